@@ -1,0 +1,38 @@
+# The commands of everyday work. `just` is a convenience: each recipe is one plain command, and CI uses those.
+
+# list the recipes
+default:
+    @just --list
+
+# format, lints and docs; changes nothing, says all that is wrong
+verify:
+    scripts/verify.sh
+
+# mend what verify complains about, where a tool can
+fix:
+    cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+    cargo fmt --all
+
+# unit, property and integration tests
+test:
+    cargo test --workspace
+
+# three containers, the owner killed while its rows are claimed (needs a Docker engine)
+test-compose: image
+    HOLDFAST_COMPOSE_TEST=1 cargo test -p holdfast-tests --test compose -- --nocapture
+
+# three nodes in one go, with a failover, on this machine
+demo *ARGS:
+    cargo run --release -- demo {{ARGS}}
+
+# the image `holdfast:dev` without a container registry; with one, `docker build -t holdfast:dev .` does
+image:
+    scripts/image-offline.sh
+
+# three nodes as containers, on 127.0.0.1:7601 to :7603
+up: image
+    docker-compose up
+
+# everything that CI runs
+ci:
+    .ci/run
