@@ -23,7 +23,7 @@ test-compose: image
 
 # three nodes in one go, with a failover, on this machine
 demo *ARGS:
-    cargo run --release -- demo {{ARGS}}
+    cargo run --release -- demo {{ ARGS }}
 
 # the image `holdfast:dev` without a container registry; with one, `docker build -t holdfast:dev .` does
 image:

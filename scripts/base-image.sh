@@ -19,6 +19,7 @@ die() { say "$*"; exit 1; }
 
 # The archive that apt already uses for this suite; `indextargets` reads every format of sources file.
 apt_mirror() {
+  # shellcheck disable=SC2016  # apt expands it
   apt-get indextargets --format '$(REPO_URI)' \
     "Created-By: Packages" "Component: main" "Codename: $suite" 2>/dev/null | sed -n '1s|/*$||p'
 }

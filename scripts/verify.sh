@@ -2,7 +2,7 @@
 # Checks everything that can be checked without running the product, changes nothing, and says all that is wrong
 # rather than only the first thing. `just fix` mends what it can.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 failed=()
 check() {
