@@ -32,7 +32,8 @@ FROM ${BUILDER_BASE} AS build
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked --package holdfast-node --bin holdfast \
- && install -D --mode=0755 target/release/holdfast /out/holdfast
+ && mkdir /out \
+ && strip --strip-debug -o /out/holdfast target/release/holdfast
 
 FROM runtime
 COPY --from=build /out/holdfast /usr/local/bin/holdfast

@@ -26,7 +26,7 @@ docker build --quiet --target runtime --build-arg "RUNTIME_BASE=$base" --tag "$r
   --file - "$work/empty" <Dockerfile
 
 mkdir "$work/binary"
-# The symbols stay in target/release: backtraces keep their function names, the image is a fraction of the size.
+# As the build stage does: without line tables, with the names of functions.
 strip --strip-debug -o "$work/binary/holdfast" target/release/holdfast
 chmod 0755 "$work/binary/holdfast"
 docker build --quiet --tag "$image" --file - "$work/binary" <<DOCKERFILE
