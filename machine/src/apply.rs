@@ -1,0 +1,152 @@
+//! Apply: one log entry against the state. The only way in which the state changes.
+
+use std::collections::BTreeMap;
+
+use crate::archive::{Archive, ArchiveResult};
+use crate::command::{Command, Entry, Request};
+use crate::dedup;
+use crate::event::{ClusterEvent, Effect};
+use crate::keys;
+use crate::member::{Liveness, Member, MemberState};
+use crate::reject::Reject;
+use crate::reply::Reply;
+use crate::state::{Apply, Machine};
+
+/// What came of one log entry.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// One for each request of the entry, in order.
+    pub replies: Vec<Result<Reply, Reject>>,
+    /// Facts for subscribers; their position in this list is part of their number.
+    pub events: Vec<ClusterEvent>,
+    /// Work for this node.
+    pub effects: Vec<Effect>,
+}
+
+impl Machine {
+    /// Applies the entry at log index `index`. Refusals are replies; the only error is an archive that
+    /// cannot be read, and then the node must stop.
+    ///
+    /// # Errors
+    /// [`crate::ArchiveError`]; the machine is unusable afterwards.
+    pub fn apply(&mut self, index: u64, entry: Entry, archive: &dyn Archive) -> ArchiveResult<Applied> {
+        let mut apply = Apply::begin(self, index, archive);
+        apply.state.meta.now = apply.state.meta.now.max(entry.at);
+        apply.end_leases();
+        apply.forget_replies();
+        let mut replies = Vec::with_capacity(entry.requests.len());
+        for request in entry.requests {
+            replies.push(apply.request(request)?);
+        }
+        Ok(apply.end(replies))
+    }
+
+    /// Applies a committed membership entry: the members with what is committed about their life.
+    ///
+    /// # Errors
+    /// As [`Machine::apply`].
+    pub fn apply_members(&mut self, index: u64, members: &[Member], archive: &dyn Archive) -> ArchiveResult<Applied> {
+        let mut apply = Apply::begin(self, index, archive);
+        apply.members(members);
+        Ok(apply.end(Vec::new()))
+    }
+}
+
+impl<'a> Apply<'a> {
+    fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
+        Self { state, archive, log_index, tokens: 0, events: Vec::new(), effects: Vec::new() }
+    }
+
+    fn end(self, replies: Vec<Result<Reply, Reject>>) -> Applied {
+        self.state.seal(self.log_index);
+        Applied { replies, events: self.events, effects: self.effects }
+    }
+
+    fn request(&mut self, request: Request) -> ArchiveResult<Result<Reply, Reject>> {
+        let Request { idempotency_key, fence, command } = request;
+        let Some(key) = idempotency_key else { return self.fenced(fence, command) };
+        let asked = dedup::fingerprint(&command, fence.as_ref());
+        if let Some(reply) = self.recall(&key, asked)? {
+            return Ok(reply);
+        }
+        let reply = self.fenced(fence, command)?;
+        self.remember(key, asked, reply.clone());
+        Ok(reply)
+    }
+
+    fn fenced(
+        &mut self,
+        fence: Option<crate::command::Fence>,
+        command: Command,
+    ) -> ArchiveResult<Result<Reply, Reject>> {
+        if let Some(workflow) = command.workflow()
+            && let Err(reject) = self.check_fence(fence.as_ref(), workflow)
+        {
+            return Ok(Err(reject));
+        }
+        self.command(command)
+    }
+
+    fn command(&mut self, command: Command) -> ArchiveResult<Result<Reply, Reject>> {
+        match command {
+            Command::Create { shard_count } => Ok(self.create(shard_count)),
+            Command::Boot { node, boot } => Ok(self.boot(node, boot)),
+            Command::Assign { owners } => Ok(self.assign(owners)),
+            Command::Adopt { shard, from, by, expected_epoch } => self.adopt(shard, from, by, expected_epoch),
+            Command::Transfer { shard, to, expected_epoch } => self.transfer(shard, to, expected_epoch),
+            Command::Commit(commit) => self.commit(commit),
+            Command::Claim(claim) => Ok(self.claim(claim)),
+            Command::Heartbeat { key, token, lease_ms, details } => self.heartbeat(key, token, lease_ms, details),
+            Command::Complete { key, token, result } => self.complete(key, token, result),
+            Command::Fail { key, token, error, retryable } => self.fail(key, token, error, retryable),
+            Command::Retry { key, token, delay_ms } => self.retry(key, token, delay_ms),
+            Command::Settle { workflow } => Ok(Ok(Reply::Settled { keys: self.settle_rows(&workflow) })),
+            Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
+            Command::Reconcile { older_than_ms, limit, excluded } => {
+                self.reconcile(older_than_ms, limit, &excluded).map(Ok)
+            }
+            Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
+        }
+    }
+
+    fn members(&mut self, members: &[Member]) {
+        let named: BTreeMap<_, _> = members.iter().map(|member| (&member.name, member)).collect();
+        let gone: Vec<_> = self.state.members.keys().filter(|name| !named.contains_key(name)).cloned().collect();
+        for node in gone {
+            self.state.members.remove(&node);
+            self.state.delete(keys::member(&node));
+            self.events.push(ClusterEvent::PeerRemoved { node });
+        }
+        for member in named.into_values() {
+            self.member(member);
+        }
+        self.effects.push(Effect::TopologyChanged);
+    }
+
+    fn member(&mut self, member: &Member) {
+        let node = member.name.clone();
+        let before = self.state.members.get(&node);
+        if before.is_some_and(|before| before.member == *member) {
+            return;
+        }
+        let was = before.map(|before| before.member.liveness);
+        let since = match before {
+            Some(before) if was == Some(member.liveness) => before.since,
+            _ => self.now(),
+        };
+        let boot = before.and_then(|before| before.boot.clone());
+        if before.is_none() {
+            self.events.push(ClusterEvent::PeerAdded { node: node.clone() });
+        }
+        match member.liveness {
+            Liveness::Down { evidence } if was != Some(member.liveness) => {
+                self.events.push(ClusterEvent::PeerDown { node: node.clone(), evidence });
+            }
+            Liveness::Up if was != Some(Liveness::Up) => self.events.push(ClusterEvent::PeerUp { node: node.clone() }),
+            _ => {}
+        }
+        let state = MemberState { member: member.clone(), boot, since };
+        self.state.put(keys::member(&node), &state);
+        self.state.members.insert(node, state);
+    }
+}

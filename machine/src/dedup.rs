@@ -1,0 +1,65 @@
+//! Remembered replies: a retry under the same idempotency key gets the first reply and changes nothing.
+//!
+//! The replies are on disk; memory holds only their keys and times. They are forgotten after
+//! [`REPLY_REMEMBERED_MS`] of log time, oldest first.
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::archive::ArchiveResult;
+use crate::command::{Command, Fence};
+use crate::id::{IdempotencyKey, Millis};
+use crate::keys;
+use crate::limits::{REPLIES_FORGOTTEN_PER_ENTRY_MAX, REPLY_REMEMBERED_MS};
+use crate::reject::Reject;
+use crate::reply::Reply;
+use crate::state::Apply;
+
+/// What a reply answered, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    /// Log time of the first call.
+    pub at: Millis,
+    /// A hash of the command and its fence.
+    pub request: u128,
+    /// The first reply.
+    pub reply: Result<Reply, Reject>,
+}
+
+/// A fingerprint of what was asked, to tell a retry from another request under the same key.
+pub(crate) fn fingerprint(command: &Command, fence: Option<&Fence>) -> u128 {
+    xxh3_128(&keys::encode(&(command, fence)))
+}
+
+impl Apply<'_> {
+    /// The first reply under this key, if it is remembered.
+    pub fn recall(&self, key: &IdempotencyKey, request: u128) -> ArchiveResult<Option<Result<Reply, Reject>>> {
+        if !self.state.remembered.contains_key(key) {
+            return Ok(None);
+        }
+        let stored: Option<Remembered> = self.get(&keys::reply(key))?;
+        Ok(stored.map(|stored| if stored.request == request { stored.reply } else { Err(Reject::IdempotencyConflict) }))
+    }
+
+    /// Remembers a reply.
+    pub fn remember(&mut self, key: IdempotencyKey, request: u128, reply: Result<Reply, Reject>) {
+        let at = self.now();
+        self.state.put(keys::reply(&key), &Remembered { at, request, reply });
+        self.state.replies.insert((at, key.clone()));
+        self.state.remembered.insert(key, at);
+    }
+
+    /// Forgets replies that are too old. Runs before the commands of each entry.
+    pub fn forget_replies(&mut self) {
+        let until = Millis(self.now().0.saturating_sub(REPLY_REMEMBERED_MS));
+        for _ in 0..REPLIES_FORGOTTEN_PER_ENTRY_MAX {
+            match self.state.replies.first() {
+                Some((at, _)) if *at < until => {}
+                _ => return,
+            }
+            let Some((_, key)) = self.state.replies.pop_first() else { return };
+            self.state.remembered.remove(&key);
+            self.state.delete(keys::reply(&key));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What apply tells the world: cluster events (facts for subscribers) and effects (work for this node).
+//!
+//! Neither is part of the state. Effects may be delivered again after a restart; whatever they cause
+//! is fenced, so a repeated one is harmless.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{BootId, DispatchKey, Epoch, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
+use crate::member::Evidence;
+
+/// A fact about the cluster. Committed ones are numbered by log index and position; local ones are
+/// known to one node only. Variants are only added at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClusterEvent {
+    /// A member joined the configuration.
+    PeerAdded {
+        /// The member.
+        node: NodeName,
+    },
+    /// A member left the configuration.
+    PeerRemoved {
+        /// The member.
+        node: NodeName,
+    },
+    /// A member was committed as down.
+    PeerDown {
+        /// The member.
+        node: NodeName,
+        /// What the leader saw.
+        evidence: Evidence,
+    },
+    /// A member was committed as up.
+    PeerUp {
+        /// The member.
+        node: NodeName,
+    },
+    /// A node's process started.
+    PeerBooted {
+        /// The node.
+        node: NodeName,
+        /// This start of it.
+        boot: BootId,
+    },
+    /// A shard got its first owner, or its owner started again under a new epoch.
+    ShardAssigned {
+        /// The shard.
+        shard: ShardId,
+        /// The owner.
+        owner: NodeName,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// A survivor took a shard over.
+    ShardAdopted {
+        /// The shard.
+        shard: ShardId,
+        /// The owner that died.
+        from: NodeName,
+        /// The new owner.
+        by: NodeName,
+        /// Its epoch.
+        epoch: Epoch,
+        /// How many rows of finished workflows were cancelled.
+        settled: u64,
+        /// How many rows became pending again.
+        rearmed: u64,
+    },
+    /// An adoption came too late.
+    ShardAdoptionSkipped {
+        /// The shard.
+        shard: ShardId,
+        /// Who tried.
+        by: NodeName,
+        /// Who holds it.
+        held_by: NodeName,
+        /// Under which epoch.
+        epoch: Epoch,
+    },
+    /// A shard was moved between live nodes.
+    ShardTransferred {
+        /// The shard.
+        shard: ShardId,
+        /// The last owner.
+        from: NodeName,
+        /// The new owner.
+        to: NodeName,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// Rows of a workflow were cancelled.
+    SettledRows {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// How many.
+        rows: u64,
+    },
+    /// Local: this node knows a leader, or has lost it.
+    LeaderChanged {
+        /// The leader's name, if there is one.
+        leader: Option<NodeName>,
+        /// The term.
+        term: u64,
+    },
+    /// Local: this node's detector has doubts about a peer.
+    PeerSuspected {
+        /// The peer.
+        node: NodeName,
+        /// Bad observations in a row.
+        consecutive: u32,
+        /// True if there were enough of them to act.
+        confirmed: bool,
+    },
+    /// Local: a snapshot was made.
+    SnapshotTaken {
+        /// The log index it covers.
+        index: u64,
+    },
+    /// Local: a proposal to adopt did not get through; it is tried again.
+    AdoptionFailed {
+        /// The shard.
+        shard: ShardId,
+        /// Why.
+        error: String,
+    },
+}
+
+impl ClusterEvent {
+    /// True if the event is known to one node only.
+    pub fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::LeaderChanged { .. }
+                | Self::PeerSuspected { .. }
+                | Self::SnapshotTaken { .. }
+                | Self::AdoptionFailed { .. }
+        )
+    }
+}
+
+/// Something for this node to do or to pass to its engine, after the entry is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// A node owns a shard from now on.
+    ShardAcquired {
+        /// The new owner.
+        node: NodeName,
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of the ownership.
+        epoch: Epoch,
+        /// Rows of finished workflows that were cancelled with it.
+        settled: Vec<DispatchKey>,
+        /// Rows that are pending again.
+        rearmed: Vec<DispatchKey>,
+    },
+    /// A node does not own a shard any more.
+    ShardLost {
+        /// The last owner.
+        node: NodeName,
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of the new ownership.
+        epoch: Epoch,
+        /// The new owner.
+        new_owner: NodeName,
+    },
+    /// Rows of this scope are due, or will be at `at`.
+    RowsDue {
+        /// The namespace.
+        namespace: Namespace,
+        /// The task queue.
+        task_queue: TaskQueue,
+        /// From when on.
+        at: Millis,
+    },
+    /// A history grew.
+    HistoryGrew {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// Its shard.
+        shard: ShardId,
+        /// Its last event's number.
+        head: u64,
+    },
+    /// Members, their liveness or the directory changed.
+    TopologyChanged,
+}

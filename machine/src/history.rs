@@ -1,0 +1,399 @@
+//! Histories: the events of a workflow, and what the store derives from them.
+//!
+//! Status, runs and outcomes are a projection of the events, kept up to date in apply. [`project`]
+//! computes it for a batch before anything is written, so a batch is taken whole or refused whole.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::id::{DispatchKey, Millis, Namespace, RunId, WorkflowId, WorkflowType};
+use crate::payload::Payload;
+use crate::reject::Reject;
+
+macro_rules! event_kinds {
+    ($($name:ident),+ $(,)?) => {
+        /// What happened. Kinds that the store does not know are kept as they are.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)] // The names are the contract's and say what they mean.
+        pub enum EventKind {
+            $($name,)+
+            /// A kind of the engine's own.
+            Other(String),
+        }
+
+        impl EventKind {
+            /// The kind of this name.
+            pub fn from_name(name: &str) -> Self {
+                match name {
+                    $(stringify!($name) => Self::$name,)+
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+
+            /// The kind's name.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$name => stringify!($name),)+
+                    Self::Other(name) => name,
+                }
+            }
+        }
+    };
+}
+
+event_kinds!(
+    WorkflowStarted,
+    WorkflowCompleted,
+    WorkflowFailed,
+    WorkflowCancelled,
+    WorkflowTimedOut,
+    WorkflowContinuedAsNew,
+    WorkflowReopened,
+    WorkflowPaused,
+    WorkflowResumed,
+    SearchAttributesUpdated,
+    ActivityScheduled,
+    ActivityStarted,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityCancelled,
+    TimerStarted,
+    TimerFired,
+    TimerCancelled,
+    SignalReceived,
+);
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for EventKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for EventKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::from_name(&String::deserialize(deserializer)?))
+    }
+}
+
+impl EventKind {
+    /// The status that this event leads to, if it is a lifecycle event.
+    pub fn leads_to(&self) -> Option<WorkflowStatus> {
+        Some(match self {
+            Self::WorkflowStarted | Self::WorkflowReopened | Self::WorkflowResumed => WorkflowStatus::Running,
+            Self::WorkflowPaused => WorkflowStatus::Paused,
+            Self::WorkflowCompleted => WorkflowStatus::Completed,
+            Self::WorkflowFailed => WorkflowStatus::Failed,
+            Self::WorkflowCancelled => WorkflowStatus::Cancelled,
+            Self::WorkflowTimedOut => WorkflowStatus::TimedOut,
+            Self::WorkflowContinuedAsNew => WorkflowStatus::ContinuedAsNew,
+            _ => return None,
+        })
+    }
+
+    /// True if the event is an activity's outcome.
+    pub fn is_outcome(&self) -> bool {
+        matches!(self, Self::ActivityCompleted | Self::ActivityFailed | Self::ActivityCancelled)
+    }
+}
+
+/// A workflow's status: the last lifecycle event decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // The names are the contract's and say what they mean.
+pub enum WorkflowStatus {
+    Running,
+    Paused,
+    Completed,
+    Failed,
+    Cancelled,
+    TimedOut,
+    ContinuedAsNew,
+}
+
+impl WorkflowStatus {
+    /// True if nothing more can happen in this run unless it is reopened.
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, Self::Running | Self::Paused)
+    }
+}
+
+impl fmt::Display for WorkflowStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::TimedOut => "timed_out",
+            Self::ContinuedAsNew => "continued_as_new",
+        })
+    }
+}
+
+/// What WorkflowStarted says about the run it opens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkflowStart {
+    /// The namespace; fixed by the first run.
+    #[serde(default)]
+    pub namespace: Namespace,
+    /// The type.
+    pub workflow_type: WorkflowType,
+    /// The run's name; `run-1`, `run-2`, … if none is given.
+    #[serde(default)]
+    pub run_id: Option<RunId>,
+}
+
+/// An event as a caller appends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// Which activity, for Activity* events.
+    #[serde(default)]
+    pub ordinal: Option<u64>,
+    /// The run's particulars, for WorkflowStarted.
+    #[serde(default)]
+    pub start: Option<WorkflowStart>,
+    /// The body.
+    #[serde(default)]
+    pub payload: Payload,
+}
+
+impl NewEvent {
+    /// An event of `kind` with nothing else in it.
+    pub fn of(kind: EventKind) -> Self {
+        Self { kind, ordinal: None, start: None, payload: Payload::default() }
+    }
+
+    /// The WorkflowStarted that opens a run of `workflow_type` in the default namespace.
+    pub fn started(workflow_type: WorkflowType) -> Self {
+        let start = WorkflowStart { namespace: Namespace::default(), workflow_type, run_id: None };
+        Self { start: Some(start), ..Self::of(EventKind::WorkflowStarted) }
+    }
+
+    /// An Activity* event of the activity with this ordinal.
+    pub fn activity(kind: EventKind, ordinal: u64) -> Self {
+        Self { ordinal: Some(ordinal), ..Self::of(kind) }
+    }
+
+    /// The same event with a body.
+    pub fn with(self, payload: Payload) -> Self {
+        Self { payload, ..self }
+    }
+}
+
+/// An event in a history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEvent {
+    /// 1, 2, 3 … without gaps.
+    pub seq: u64,
+    /// Log time of the append.
+    pub at: Millis,
+    /// What happened.
+    pub kind: EventKind,
+    /// Which activity, for Activity* events.
+    pub ordinal: Option<u64>,
+    /// The run's particulars, for WorkflowStarted.
+    pub start: Option<WorkflowStart>,
+    /// The body.
+    pub payload: Payload,
+}
+
+impl HistoryEvent {
+    pub(crate) fn new(seq: u64, at: Millis, event: NewEvent) -> Self {
+        let NewEvent { kind, ordinal, start, payload } = event;
+        Self { seq, at, kind, ordinal, start, payload }
+    }
+
+    /// True if this is what appending `event` left behind.
+    pub(crate) fn is_same_as(&self, event: &NewEvent) -> bool {
+        self.kind == event.kind
+            && self.ordinal == event.ordinal
+            && self.start == event.start
+            && self.payload == event.payload
+    }
+}
+
+/// What the store keeps about a workflow besides its events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workflow {
+    /// The namespace of its first run.
+    pub namespace: Namespace,
+    /// The projection of its lifecycle events.
+    pub status: WorkflowStatus,
+    /// The last event's number.
+    pub head: u64,
+    /// The run that is open, or was open last.
+    pub run: Run,
+}
+
+/// One execution inside a history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// 1, 2, 3 … in the order of the history.
+    pub number: u32,
+    /// Its name.
+    pub run_id: RunId,
+    /// The run that it continues.
+    pub parent: Option<RunId>,
+    /// Its type; none if the history does not open with WorkflowStarted.
+    pub workflow_type: Option<WorkflowType>,
+    /// Its status.
+    pub status: WorkflowStatus,
+    /// Log time of its first event.
+    pub started_at: Millis,
+    /// The number of its first event.
+    pub started_seq: u64,
+    /// Log time of its terminal event.
+    pub closed_at: Option<Millis>,
+}
+
+/// What a batch of events makes of a workflow.
+#[derive(Debug)]
+pub(crate) struct Projection {
+    /// The workflow after the batch.
+    pub workflow: Workflow,
+    /// Runs that the batch opened, closed or reopened, as they are after it.
+    pub runs: Vec<Run>,
+    /// Outcomes of activities in the batch.
+    pub outcomes: Vec<Outcome>,
+    /// True if a run was closed somewhere in the batch.
+    pub closed: bool,
+}
+
+/// One activity's outcome in a batch.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub run: u32,
+    pub ordinal: u64,
+    pub kind: EventKind,
+    pub seq: u64,
+}
+
+fn default_run_id(number: u32) -> RunId {
+    // "run-" and a number is a valid id: not empty, short, no control characters.
+    #[allow(clippy::unwrap_used)]
+    RunId::new(format!("run-{number}")).unwrap()
+}
+
+fn first_run(event: &NewEvent, at: Millis) -> Result<Workflow, Reject> {
+    if event.kind == EventKind::WorkflowReopened {
+        return Err(Reject::invalid("events: a new workflow cannot begin with WorkflowReopened"));
+    }
+    let (namespace, run) = if event.kind == EventKind::WorkflowStarted {
+        let start = start_of(event)?;
+        (start.namespace.clone(), open_run(start, 1, None, at, 1))
+    } else {
+        let run = Run {
+            number: 1,
+            run_id: default_run_id(1),
+            parent: None,
+            workflow_type: None,
+            status: WorkflowStatus::Running,
+            started_at: at,
+            started_seq: 1,
+            closed_at: None,
+        };
+        (Namespace::default(), run)
+    };
+    Ok(Workflow { namespace, status: WorkflowStatus::Running, head: 0, run })
+}
+
+fn start_of(event: &NewEvent) -> Result<&WorkflowStart, Reject> {
+    event.start.as_ref().ok_or_else(|| Reject::invalid("events: WorkflowStarted needs `start`"))
+}
+
+fn open_run(start: &WorkflowStart, number: u32, parent: Option<RunId>, at: Millis, seq: u64) -> Run {
+    Run {
+        number,
+        run_id: start.run_id.clone().unwrap_or_else(|| default_run_id(number)),
+        parent,
+        workflow_type: Some(start.workflow_type.clone()),
+        status: WorkflowStatus::Running,
+        started_at: at,
+        started_seq: seq,
+        closed_at: None,
+    }
+}
+
+/// What `events` make of the workflow `id`, or why they do not fit. Writes nothing.
+pub(crate) fn project(
+    id: &WorkflowId,
+    current: Option<Workflow>,
+    events: &[NewEvent],
+    at: Millis,
+) -> Result<Projection, Reject> {
+    let Some(first) = events.first() else {
+        let workflow = current.ok_or_else(|| Reject::invalid("a new workflow needs at least one event"))?;
+        return Ok(Projection { workflow, runs: Vec::new(), outcomes: Vec::new(), closed: false });
+    };
+    let is_new = current.is_none();
+    let workflow = match current {
+        Some(workflow) => workflow,
+        None => first_run(first, at)?,
+    };
+    let mut projection = Projection { workflow, runs: Vec::new(), outcomes: Vec::new(), closed: false };
+    let mut seen = BTreeSet::new();
+    for (position, event) in events.iter().enumerate() {
+        let opened_by_first = is_new && position == 0 && event.kind == EventKind::WorkflowStarted;
+        projection.workflow.head += 1;
+        if !opened_by_first {
+            projection.lifecycle(event, at)?;
+        }
+        projection.outcome(id, event, &mut seen)?;
+    }
+    projection.runs.push(projection.workflow.run.clone());
+    Ok(projection)
+}
+
+impl Projection {
+    fn lifecycle(&mut self, event: &NewEvent, at: Millis) -> Result<(), Reject> {
+        let Some(status) = event.kind.leads_to() else { return Ok(()) };
+        let workflow = &mut self.workflow;
+        let terminal = workflow.status.is_terminal();
+        let fits = match event.kind {
+            EventKind::WorkflowStarted | EventKind::WorkflowReopened => terminal,
+            _ => !terminal,
+        };
+        if !fits {
+            return Err(Reject::WorkflowStatus { kind: event.kind.clone(), status: workflow.status });
+        }
+        if event.kind == EventKind::WorkflowStarted {
+            let start = start_of(event)?;
+            let number = workflow.run.number + 1;
+            let next = open_run(start, number, Some(workflow.run.run_id.clone()), at, workflow.head);
+            self.runs.push(std::mem::replace(&mut workflow.run, next));
+        }
+        workflow.status = status;
+        workflow.run.status = status;
+        workflow.run.closed_at = status.is_terminal().then_some(at);
+        self.closed |= status.is_terminal();
+        Ok(())
+    }
+
+    fn outcome(&mut self, id: &WorkflowId, event: &NewEvent, seen: &mut BTreeSet<(u32, u64)>) -> Result<(), Reject> {
+        if !event.kind.is_outcome() {
+            return Ok(());
+        }
+        let ordinal =
+            event.ordinal.ok_or_else(|| Reject::invalid(format!("events: {} needs `ordinal`", event.kind)))?;
+        let run = self.workflow.run.number;
+        if !seen.insert((run, ordinal)) {
+            let key = DispatchKey { workflow: id.clone(), ordinal };
+            return Err(Reject::AlreadyTerminal { key, status: None });
+        }
+        self.outcomes.push(Outcome { run, ordinal, kind: event.kind.clone(), seq: self.workflow.head });
+        Ok(())
+    }
+}

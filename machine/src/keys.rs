@@ -1,0 +1,144 @@
+//! The key layout of the replicated state: one table, one place.
+//!
+//! | table | key after the letter | value |
+//! |---|---|---|
+//! | `M` | | [`crate::state::Meta`] |
+//! | `N` | node name | member |
+//! | `S` | shard, u32 | directory entry |
+//! | `A` | workflow id | workflow whose run is open |
+//! | `W` | workflow id | workflow whose run is closed |
+//! | `R` | workflow id, NUL, run number, u32 | run |
+//! | `E` | workflow id, NUL, sequence, u64 | event |
+//! | `L` | workflow id, NUL, ordinal, u64 | live row (pending or claimed) |
+//! | `O` | workflow id, NUL, ordinal, u64 | finished row |
+//! | `I` | workflow id, NUL, ordinal, u64 | input of a row |
+//! | `D` | workflow id, NUL, ordinal, u64 | details of a row's last heartbeat |
+//! | `T` | workflow id, NUL, run number, u32, ordinal, u64 | sequence of the outcome of an activity without a row |
+//! | `K` | idempotency key | remembered reply |
+//!
+//! Numbers are big-endian, so that keys sort as numbers do; ids hold no control characters, so NUL ends
+//! them. Live and finished things are apart so that a start reads only what lives. A value is one
+//! version byte and the postcard form of the type; a type that changes gets a new version.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::archive::{ArchiveError, ArchiveResult};
+use crate::id::{DispatchKey, IdempotencyKey, NodeName, ShardId, WorkflowId};
+
+/// The version of the state's layout; part of snapshots and of the state itself.
+pub const STATE_VERSION: u8 = 1;
+
+pub(crate) type Key = Vec<u8>;
+
+pub(crate) const MEMBERS: u8 = b'N';
+pub(crate) const SHARDS: u8 = b'S';
+pub(crate) const OPEN_WORKFLOWS: u8 = b'A';
+pub(crate) const LIVE_ROWS: u8 = b'L';
+pub(crate) const REPLIES: u8 = b'K';
+
+fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
+    let mut key = Vec::with_capacity(2 + id.len() + rest.iter().map(|part| part.len()).sum::<usize>());
+    key.push(table);
+    key.extend_from_slice(id.as_bytes());
+    if !rest.is_empty() {
+        key.push(0);
+    }
+    rest.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+pub(crate) fn meta() -> Key {
+    vec![b'M']
+}
+
+pub(crate) fn member(name: &NodeName) -> Key {
+    key(MEMBERS, name.as_str(), &[])
+}
+
+pub(crate) fn shard(shard: ShardId) -> Key {
+    let mut key = vec![SHARDS];
+    key.extend_from_slice(&shard.0.to_be_bytes());
+    key
+}
+
+pub(crate) fn open_workflow(id: &WorkflowId) -> Key {
+    key(OPEN_WORKFLOWS, id.as_str(), &[])
+}
+
+pub(crate) fn closed_workflow(id: &WorkflowId) -> Key {
+    key(b'W', id.as_str(), &[])
+}
+
+pub(crate) fn run(id: &WorkflowId, number: u32) -> Key {
+    key(b'R', id.as_str(), &[&number.to_be_bytes()])
+}
+
+pub(crate) fn event(id: &WorkflowId, seq: u64) -> Key {
+    key(b'E', id.as_str(), &[&seq.to_be_bytes()])
+}
+
+pub(crate) fn live_row(row: &DispatchKey) -> Key {
+    key(LIVE_ROWS, row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+}
+
+pub(crate) fn finished_row(row: &DispatchKey) -> Key {
+    key(b'O', row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+}
+
+pub(crate) fn input(row: &DispatchKey) -> Key {
+    key(b'I', row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+}
+
+pub(crate) fn details(row: &DispatchKey) -> Key {
+    key(b'D', row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+}
+
+pub(crate) fn outcome(id: &WorkflowId, run: u32, ordinal: u64) -> Key {
+    key(b'T', id.as_str(), &[&run.to_be_bytes(), &ordinal.to_be_bytes()])
+}
+
+pub(crate) fn reply(idempotency_key: &IdempotencyKey) -> Key {
+    key(REPLIES, idempotency_key.as_str(), &[])
+}
+
+/// The range that holds a whole table.
+pub(crate) fn table(letter: u8) -> (Key, Key) {
+    (vec![letter], vec![letter + 1])
+}
+
+/// The row that a key of table `L` names.
+pub(crate) fn parse_live_row(key: &[u8]) -> ArchiveResult<DispatchKey> {
+    let parse = || {
+        let (id, ordinal) = key.get(1..)?.split_last_chunk::<8>()?;
+        let workflow = WorkflowId::new(std::str::from_utf8(id.strip_suffix(&[0])?).ok()?).ok()?;
+        Some(DispatchKey { workflow, ordinal: u64::from_be_bytes(*ordinal) })
+    };
+    parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no row")))
+}
+
+/// The text id that a key consists of after its table's letter.
+pub(crate) fn parse_id<T: std::str::FromStr>(key: &[u8]) -> ArchiveResult<T> {
+    let parse = || std::str::from_utf8(key.get(1..)?).ok()?.parse().ok();
+    parse().ok_or_else(|| ArchiveError(format!("key {key:?} holds no id")))
+}
+
+/// The stored form of a value.
+pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    // Serialization of these types into memory has no failing case: no custom errors, no unknown lengths.
+    #[allow(clippy::expect_used)]
+    postcard::to_extend(value, vec![STATE_VERSION]).expect("state types always encode")
+}
+
+/// The value of a stored form.
+pub(crate) fn decode<T: DeserializeOwned>(key: &[u8], stored: &[u8]) -> ArchiveResult<T> {
+    let damaged = |problem: String| {
+        let table = key.first().copied().unwrap_or(b'?') as char;
+        ArchiveError(format!("a row of table {table}, key {}: {problem}", String::from_utf8_lossy(key)))
+    };
+    match stored.split_first() {
+        Some((&STATE_VERSION, value)) => postcard::from_bytes(value).map_err(|e| damaged(e.to_string())),
+        Some((version, _)) => Err(damaged(format!("unknown version {version}"))),
+        None => Err(damaged("empty value".to_owned())),
+    }
+}

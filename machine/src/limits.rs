@@ -1,0 +1,40 @@
+//! Every limit in one place. They are checked before anything is proposed, so that a request over a
+//! limit costs nothing and changes nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// Longest text id, in bytes.
+pub const ID_BYTES_MAX: usize = 255;
+/// Leases that one log entry ends at most; the rest end with the next entry.
+pub const LEASES_ENDED_PER_ENTRY_MAX: usize = 1_000;
+/// Remembered replies that one log entry forgets at most.
+pub const REPLIES_FORGOTTEN_PER_ENTRY_MAX: usize = 1_000;
+/// How long a reply is remembered for its idempotency key, in milliseconds of log time.
+pub const REPLY_REMEMBERED_MS: u64 = 10 * 60 * 1_000;
+/// Most shards that a cluster may be created with.
+pub const SHARDS_MAX: u32 = 4_096;
+
+/// The limits that a node's configuration may change. They guard the entrance only: `apply` does not
+/// know them, so nodes with different limits still compute the same state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Largest payload, in bytes.
+    pub payload_bytes_max: usize,
+    /// Most events, rows or keys in one command.
+    pub batch_max: usize,
+    /// Most items in one page or one claim.
+    pub page_max: usize,
+    /// Longest lease, in milliseconds.
+    pub lease_ms_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            payload_bytes_max: 2 * 1024 * 1024,
+            batch_max: 1_000,
+            page_max: 1_000,
+            lease_ms_max: 24 * 60 * 60 * 1_000,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Reading the state: what a node answers without proposing anything.
+
+use crate::archive::{Archive, ArchiveResult};
+use crate::command::Scope;
+use crate::history::{HistoryEvent, Run, Workflow};
+use crate::id::{DispatchKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::keys;
+use crate::member::MemberState;
+use crate::outbox::{Row, RowStatus};
+use crate::payload::Payload;
+use crate::shard::ShardEntry;
+use crate::state::Machine;
+
+/// Live rows by status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RowCounts {
+    /// Waiting, due or not, held or not.
+    pub pending: u64,
+    /// Held by somebody.
+    pub claimed: u64,
+}
+
+impl Machine {
+    /// A workflow's projection; `None` if it has no history.
+    ///
+    /// # Errors
+    /// When the archive cannot be read, as all queries here.
+    pub fn workflow(&self, archive: &dyn Archive, id: &WorkflowId) -> ArchiveResult<Option<Workflow>> {
+        match self.open.get(id) {
+            Some(workflow) => Ok(Some(workflow.clone())),
+            None => self.get(archive, &keys::closed_workflow(id)),
+        }
+    }
+
+    /// Up to `limit` events from number `from_seq` on; empty for an unknown workflow or beyond the head.
+    /// Costs what it returns, wherever it starts.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn history(
+        &self,
+        archive: &dyn Archive,
+        id: &WorkflowId,
+        from_seq: u64,
+        limit: usize,
+    ) -> ArchiveResult<Vec<HistoryEvent>> {
+        let (from, to) = (keys::event(id, from_seq.max(1)), keys::event(id, u64::MAX));
+        let pairs = archive.scan(&from, &to, limit)?;
+        pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
+    }
+
+    /// All runs of a workflow, oldest first.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn runs(&self, archive: &dyn Archive, id: &WorkflowId, limit: usize) -> ArchiveResult<Vec<Run>> {
+        let pairs = archive.scan(&keys::run(id, 0), &keys::run(id, u32::MAX), limit)?;
+        pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
+    }
+
+    /// One row, live or finished.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn row(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Row>> {
+        match self.rows.get(self.shard_of(&key.workflow), key) {
+            Some(row) => Ok(Some(row.clone())),
+            None => self.get(archive, &keys::finished_row(key)),
+        }
+    }
+
+    /// A row's input.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn input(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Payload>> {
+        self.get(archive, &keys::input(key))
+    }
+
+    /// What the last heartbeat of a row said.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn details(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Payload>> {
+        self.get(archive, &keys::details(key))
+    }
+
+    /// The directory, by shard. A shard without an owner is not listed.
+    pub fn shards(&self) -> impl Iterator<Item = &ShardEntry> {
+        self.directory.all()
+    }
+
+    /// One shard's entry.
+    pub fn shard(&self, shard: ShardId) -> Option<&ShardEntry> {
+        self.directory.get(shard)
+    }
+
+    /// The members, by name.
+    pub fn members(&self) -> impl Iterator<Item = &MemberState> {
+        self.members.values()
+    }
+
+    /// One member.
+    pub fn member(&self, name: &NodeName) -> Option<&MemberState> {
+        self.members.get(name)
+    }
+
+    /// Open workflows of a shard, by id. For an engine that has just acquired it.
+    pub fn open_workflows(&self, shard: ShardId) -> impl Iterator<Item = (&WorkflowId, &Workflow)> {
+        self.open.iter().filter(move |(id, _)| self.shard_of(id) == shard)
+    }
+
+    /// Live rows by status.
+    pub fn row_counts(&self) -> RowCounts {
+        let mut counts = RowCounts::default();
+        for (_, row) in self.rows.all() {
+            match row.status {
+                RowStatus::Claimed => counts.claimed += 1,
+                _ => counts.pending += 1,
+            }
+        }
+        counts
+    }
+
+    /// Claimed rows whose claim is at least `older_than_ms` old at `now`, by claim time, then key.
+    pub fn stale_rows(&self, now: Millis, older_than_ms: u64, limit: usize) -> Vec<(DispatchKey, Row)> {
+        let until = Millis(now.0.saturating_sub(older_than_ms));
+        let row = |key: &DispatchKey| {
+            let row = self.rows.get(self.shard_of(&key.workflow), key)?;
+            Some((key.clone(), row.clone()))
+        };
+        self.index.claimed_until(until).filter_map(row).take(limit).collect()
+    }
+
+    /// When the first row of a scope is or was due; `None` if it has no pending row.
+    pub fn next_due(&self, scope: &Scope) -> Option<Millis> {
+        self.index.next_due(scope)
+    }
+
+    /// When the first lease ends or ended.
+    pub fn next_lease_end(&self) -> Option<Millis> {
+        self.index.next_lease_end()
+    }
+}

@@ -1,0 +1,138 @@
+//! Every refusal, with the stable code that users program against. A refused command changes nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{EventKind, WorkflowStatus};
+use crate::id::{DispatchKey, Epoch, NodeName, ShardId, WorkflowId};
+use crate::outbox::RowStatus;
+
+/// Why a command was refused. Variants are only added at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Reject {
+    /// The history's head is not where the caller thought.
+    #[error("the history of {workflow} ends at {found}, not at {expected}")]
+    SequenceConflict {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// What the caller expected.
+        expected: u64,
+        /// Where it ends.
+        found: u64,
+    },
+    /// The fence does not match the directory.
+    #[error("shard {shard} is owned by {} under epoch {epoch}", owner.as_ref().map_or("nobody", NodeName::as_str))]
+    NotOwner {
+        /// The shard.
+        shard: ShardId,
+        /// Its owner.
+        owner: Option<NodeName>,
+        /// The owner's epoch.
+        epoch: Epoch,
+    },
+    /// The activity has its outcome, or its workflow has ended; nothing is left to record.
+    #[error("{key} is already terminal")]
+    AlreadyTerminal {
+        /// The row.
+        key: DispatchKey,
+        /// Its row's status, if it has a row.
+        status: Option<RowStatus>,
+    },
+    /// The claim under this token is over: its lease ended, or somebody else holds the row.
+    #[error("the claim on {key} is no longer held")]
+    ClaimLost {
+        /// The row.
+        key: DispatchKey,
+    },
+    /// No row with that key.
+    #[error("there is no row {key}")]
+    RowNotFound {
+        /// The key.
+        key: DispatchKey,
+    },
+    /// The row is not in a status from which this transition starts.
+    #[error("row {key} is {status}, so this does not apply")]
+    RowNotClaimed {
+        /// The row.
+        key: DispatchKey,
+        /// Its status.
+        status: RowStatus,
+    },
+    /// The event does not fit the workflow's status.
+    #[error("{kind} does not fit: the workflow is {status}")]
+    WorkflowStatus {
+        /// The event that was refused.
+        kind: EventKind,
+        /// The workflow's status before it.
+        status: WorkflowStatus,
+    },
+    /// Something in the command makes no sense.
+    #[error("{what}")]
+    InvalidArgument {
+        /// A sentence that names the field.
+        what: String,
+    },
+    /// A limit was passed.
+    #[error("{what} is {actual}; the limit is {limit}")]
+    LimitExceeded {
+        /// Which size or number.
+        what: String,
+        /// The most that is allowed.
+        limit: u64,
+        /// What was asked.
+        actual: u64,
+    },
+    /// The same idempotency key came with another command.
+    #[error("this idempotency key was used for another request")]
+    IdempotencyConflict,
+    /// A shard outside the cluster's count.
+    #[error("there is no shard {shard}; the cluster has {shard_count}")]
+    NoSuchShard {
+        /// What was asked for.
+        shard: ShardId,
+        /// How many there are; 0 before the cluster is created.
+        shard_count: u32,
+    },
+    /// The node is unknown, not up, or has another boot than the caller thinks.
+    #[error("node {node} {problem}")]
+    NodeState {
+        /// The node.
+        node: NodeName,
+        /// What is the matter, as the end of a sentence.
+        problem: String,
+    },
+    /// An ownership change was made under an old epoch.
+    #[error("shard {shard} is at epoch {epoch}, owned by {}", owner.as_ref().map_or("nobody", NodeName::as_str))]
+    EpochConflict {
+        /// The shard.
+        shard: ShardId,
+        /// Its owner.
+        owner: Option<NodeName>,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+}
+
+impl Reject {
+    /// The stable name of this refusal.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::SequenceConflict { .. } => "sequence_conflict",
+            Self::NotOwner { .. } => "not_owner",
+            Self::AlreadyTerminal { .. } => "already_terminal",
+            Self::ClaimLost { .. } => "claim_lost",
+            Self::RowNotFound { .. } => "row_not_found",
+            Self::RowNotClaimed { .. } => "row_not_claimed",
+            Self::WorkflowStatus { .. } => "workflow_status",
+            Self::InvalidArgument { .. } => "invalid_argument",
+            Self::LimitExceeded { .. } => "limit_exceeded",
+            Self::IdempotencyConflict => "idempotency_conflict",
+            Self::NoSuchShard { .. } => "no_such_shard",
+            Self::NodeState { .. } => "node_state",
+            Self::EpochConflict { .. } => "epoch_conflict",
+        }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::InvalidArgument { what: what.into() }
+    }
+}

@@ -1,0 +1,271 @@
+//! The directory of shards: who owns which, under which epoch, and how that changes.
+//!
+//! The epoch is a fencing token in the sense of Chubby's sequencers: it grows by one at every change of
+//! owner, and a write made under an old one is refused wherever it was held up.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::archive::ArchiveResult;
+use crate::command::Fence;
+use crate::event::{ClusterEvent, Effect};
+use crate::id::{BootId, DispatchKey, Epoch, Millis, NodeName, ShardId, WorkflowId};
+use crate::keys;
+use crate::limits::SHARDS_MAX;
+use crate::member::Liveness;
+use crate::outbox::{Holder, Row};
+use crate::reject::Reject;
+use crate::reply::{Moved, Reply};
+use crate::state::Apply;
+
+/// A shard that has an owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardEntry {
+    /// The shard.
+    pub shard: ShardId,
+    /// The node that serves it.
+    pub owner: NodeName,
+    /// The epoch of that ownership.
+    pub epoch: Epoch,
+    /// Log time of the last change.
+    pub since: Millis,
+    /// Who owned it before.
+    pub previous: Option<NodeName>,
+}
+
+/// All shards that have an owner.
+#[derive(Debug, Default)]
+pub(crate) struct Directory(BTreeMap<ShardId, ShardEntry>);
+
+impl Directory {
+    pub fn restore(&mut self, entry: ShardEntry) {
+        self.0.insert(entry.shard, entry);
+    }
+
+    pub fn get(&self, shard: ShardId) -> Option<&ShardEntry> {
+        self.0.get(&shard)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &ShardEntry> {
+        self.0.values()
+    }
+
+    pub fn owned_by(&self, node: &NodeName) -> impl Iterator<Item = &ShardEntry> {
+        self.0.values().filter(move |entry| entry.owner == *node)
+    }
+
+    pub fn is_owner(&self, shard: ShardId, node: &NodeName) -> bool {
+        self.get(shard).is_some_and(|entry| entry.owner == *node)
+    }
+
+    fn holder(&self, shard: ShardId) -> (Option<NodeName>, Epoch) {
+        self.get(shard).map_or((None, Epoch(0)), |entry| (Some(entry.owner.clone()), entry.epoch))
+    }
+}
+
+impl Apply<'_> {
+    /// Refuses a write to `workflow` that was made under another ownership than the directory's.
+    pub fn check_fence(&self, fence: Option<&Fence>, workflow: &WorkflowId) -> Result<(), Reject> {
+        let Some(fence) = fence else { return Ok(()) };
+        let shard = self.state.shard_of(workflow);
+        let (owner, epoch) = self.state.directory.holder(shard);
+        if owner.as_ref() == Some(&fence.owner) && epoch == fence.epoch {
+            return Ok(());
+        }
+        Err(Reject::NotOwner { shard, owner, epoch })
+    }
+
+    pub fn create(&mut self, shard_count: u32) -> Result<Reply, Reject> {
+        if !(1..=SHARDS_MAX).contains(&shard_count) {
+            return Err(Reject::LimitExceeded {
+                what: "the shard count".to_owned(),
+                limit: u64::from(SHARDS_MAX),
+                actual: u64::from(shard_count),
+            });
+        }
+        if self.state.meta.shard_count == 0 {
+            self.state.meta.shard_count = shard_count;
+        }
+        Ok(Reply::Created { shard_count: self.state.meta.shard_count })
+    }
+
+    pub fn boot(&mut self, node: NodeName, boot: BootId) -> Result<Reply, Reject> {
+        let Some(member) = self.state.members.get(&node) else {
+            return Err(Reject::NodeState { node, problem: "is no member of the cluster".to_owned() });
+        };
+        let mut member = member.clone();
+        if member.boot.as_ref() == Some(&boot) {
+            let shards = self.state.directory.owned_by(&node).map(|entry| (entry.shard, entry.epoch)).collect();
+            return Ok(Reply::Booted { shards, rearmed: Vec::new() });
+        }
+        member.boot = Some(boot.clone());
+        self.state.put(keys::member(&node), &member);
+        self.state.members.insert(node.clone(), member);
+        self.events.push(ClusterEvent::PeerBooted { node: node.clone(), boot });
+        self.effects.push(Effect::TopologyChanged);
+
+        let rearmed = self.rearm_held_by(&node);
+        let owned: Vec<ShardEntry> = self.state.directory.owned_by(&node).cloned().collect();
+        let mut shards = Vec::with_capacity(owned.len());
+        for entry in owned {
+            let of_shard = rearmed.iter().filter(|key| self.state.shard_of(&key.workflow) == entry.shard);
+            let of_shard = of_shard.cloned().collect();
+            let epoch = self.own(entry.shard, &node, entry.previous.clone());
+            self.events.push(ClusterEvent::ShardAssigned { shard: entry.shard, owner: node.clone(), epoch });
+            self.acquired(&node, entry.shard, epoch, Vec::new(), of_shard);
+            shards.push((entry.shard, epoch));
+        }
+        Ok(Reply::Booted { shards, rearmed })
+    }
+
+    pub fn assign(&mut self, owners: Vec<(ShardId, NodeName)>) -> Result<Reply, Reject> {
+        for (shard, node) in &owners {
+            self.check_shard(*shard)?;
+            self.check_serves(node)?;
+        }
+        let mut shards = Vec::new();
+        for (shard, node) in owners {
+            if self.state.directory.get(shard).is_none() {
+                let epoch = self.own(shard, &node, None);
+                self.events.push(ClusterEvent::ShardAssigned { shard, owner: node.clone(), epoch });
+                self.acquired(&node, shard, epoch, Vec::new(), Vec::new());
+                shards.push(shard);
+            }
+        }
+        Ok(Reply::Assigned { shards })
+    }
+
+    pub fn adopt(
+        &mut self,
+        shard: ShardId,
+        from: NodeName,
+        by: NodeName,
+        expected_epoch: Epoch,
+    ) -> ArchiveResult<Result<Reply, Reject>> {
+        if let Err(reject) = self.check_shard(shard) {
+            return Ok(Err(reject));
+        }
+        let Some(entry) = self.state.directory.get(shard).cloned() else {
+            return Ok(Err(Reject::EpochConflict { shard, owner: None, epoch: Epoch(0) }));
+        };
+        if entry.owner != from || entry.epoch != expected_epoch {
+            let ShardEntry { owner: held_by, epoch, .. } = entry;
+            self.events.push(ClusterEvent::ShardAdoptionSkipped { shard, by, held_by: held_by.clone(), epoch });
+            return Ok(Ok(Reply::AlreadyAdopted { shard, held_by, epoch }));
+        }
+        let liveness = self.state.members.get(&from).map(|state| state.member.liveness);
+        if !matches!(liveness, None | Some(Liveness::Down { .. })) {
+            return Ok(Err(Reject::NodeState { node: from, problem: "is not committed as down".to_owned() }));
+        }
+        if let Err(reject) = self.check_serves(&by) {
+            return Ok(Err(reject));
+        }
+        let moved = self.hand_over(shard, &from, &by)?;
+        self.events.push(ClusterEvent::ShardAdopted {
+            shard,
+            from,
+            by,
+            epoch: moved.epoch,
+            settled: moved.settled.len() as u64,
+            rearmed: moved.rearmed.len() as u64,
+        });
+        Ok(Ok(Reply::Adopted(moved)))
+    }
+
+    pub fn transfer(
+        &mut self,
+        shard: ShardId,
+        to: NodeName,
+        expected_epoch: Epoch,
+    ) -> ArchiveResult<Result<Reply, Reject>> {
+        if let Err(reject) = self.check_shard(shard).and_then(|()| self.check_serves(&to)) {
+            return Ok(Err(reject));
+        }
+        let (owner, epoch) = self.state.directory.holder(shard);
+        let from = match owner {
+            Some(owner) if epoch == expected_epoch => owner,
+            owner => return Ok(Err(Reject::EpochConflict { shard, owner, epoch })),
+        };
+        if from == to {
+            return Ok(Err(Reject::NodeState { node: to, problem: format!("owns shard {shard} already") }));
+        }
+        let moved = self.hand_over(shard, &from, &to)?;
+        self.events.push(ClusterEvent::ShardTransferred { shard, from, to, epoch: moved.epoch });
+        Ok(Ok(Reply::Transferred(moved)))
+    }
+
+    /// The new ownership and what it means for the shard's rows, in one apply: rows of finished workflows
+    /// are cancelled, rows that the last owner itself held are pending at once, all others stay.
+    fn hand_over(&mut self, shard: ShardId, from: &NodeName, to: &NodeName) -> ArchiveResult<Moved> {
+        let mut settled = Vec::new();
+        let mut rearmed = Vec::new();
+        let rows: Vec<(DispatchKey, Row)> =
+            self.state.rows.of_shard(shard).map(|(key, row)| (key.clone(), row.clone())).collect();
+        for (key, row) in rows {
+            let ended = self.workflow(&key.workflow)?.is_some_and(|w| w.status.is_terminal());
+            if ended {
+                self.cancel_row(&key, row);
+                settled.push(key);
+            } else if row.claim.as_ref().is_some_and(|claim| is_held_by(&claim.holder, from)) {
+                self.rearm_row(&key, row);
+                rearmed.push(key);
+            }
+        }
+        let epoch = self.own(shard, to, Some(from.clone()));
+        self.effects.push(Effect::ShardLost { node: from.clone(), shard, epoch, new_owner: to.clone() });
+        self.acquired(to, shard, epoch, settled.clone(), rearmed.clone());
+        self.effects.push(Effect::TopologyChanged);
+        Ok(Moved { shard, epoch, settled, rearmed })
+    }
+
+    fn rearm_held_by(&mut self, node: &NodeName) -> Vec<DispatchKey> {
+        let held = |row: &Row| row.claim.as_ref().is_some_and(|claim| is_held_by(&claim.holder, node));
+        let rows: Vec<(DispatchKey, Row)> =
+            self.state.rows.all().filter(|(_, row)| held(row)).map(|(key, row)| (key.clone(), row.clone())).collect();
+        rows.into_iter()
+            .map(|(key, row)| {
+                self.rearm_row(&key, row);
+                key
+            })
+            .collect()
+    }
+
+    fn own(&mut self, shard: ShardId, owner: &NodeName, previous: Option<NodeName>) -> Epoch {
+        let (_, last) = self.state.directory.holder(shard);
+        let epoch = Epoch(last.0 + 1);
+        let entry = ShardEntry { shard, owner: owner.clone(), epoch, since: self.now(), previous };
+        self.state.put(keys::shard(shard), &entry);
+        self.state.directory.restore(entry);
+        epoch
+    }
+
+    fn acquired(
+        &mut self,
+        node: &NodeName,
+        shard: ShardId,
+        epoch: Epoch,
+        settled: Vec<DispatchKey>,
+        rearmed: Vec<DispatchKey>,
+    ) {
+        self.effects.push(Effect::ShardAcquired { node: node.clone(), shard, epoch, settled, rearmed });
+    }
+
+    fn check_shard(&self, shard: ShardId) -> Result<(), Reject> {
+        let shard_count = self.state.meta.shard_count;
+        if shard.0 < shard_count { Ok(()) } else { Err(Reject::NoSuchShard { shard, shard_count }) }
+    }
+
+    fn check_serves(&self, node: &NodeName) -> Result<(), Reject> {
+        let problem = match self.state.members.get(node) {
+            Some(member) if member.serves() => return Ok(()),
+            Some(_) => "is not up",
+            None => "is no member of the cluster",
+        };
+        Err(Reject::NodeState { node: node.clone(), problem: problem.to_owned() })
+    }
+}
+
+fn is_held_by(holder: &Holder, node: &NodeName) -> bool {
+    matches!(holder, Holder::Node { node: holder, .. } if holder == node)
+}

@@ -1,0 +1,282 @@
+//! The machine's state: what lives is in memory, what is finished is asked of the archive.
+//!
+//! Every change goes through [`Machine::put`] and [`Machine::delete`], which do three things at once:
+//! they queue the write for storage, they make it visible to later reads, and they fold it into the
+//! rolling hash, so that nodes with equal hashes have written equal bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::archive::{Archive, ArchiveResult, Pair, Writes};
+use crate::event::{ClusterEvent, Effect};
+use crate::history::{Workflow, WorkflowStatus};
+use crate::id::{BootId, DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::keys::{self, Key};
+use crate::member::MemberState;
+use crate::outbox::{LiveRows, Row, RowIndex};
+use crate::shard::Directory;
+
+/// How many rows a load reads at a time.
+const LOAD_BATCH: usize = 1_024;
+
+/// What the state keeps about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Log time.
+    pub now: Millis,
+    /// The rolling hash over all writes.
+    pub hash: u64,
+    /// The last applied log index that the hash covers.
+    pub index: u64,
+    /// 0 until the cluster is created.
+    pub shard_count: u32,
+}
+
+/// The deterministic state machine. See the crate's page for its rules.
+#[derive(Default)]
+pub struct Machine {
+    pub(crate) meta: Meta,
+    pub(crate) members: BTreeMap<NodeName, MemberState>,
+    pub(crate) directory: Directory,
+    pub(crate) open: BTreeMap<WorkflowId, Workflow>,
+    pub(crate) rows: LiveRows,
+    pub(crate) index: RowIndex,
+    pub(crate) replies: BTreeSet<(Millis, IdempotencyKey)>,
+    pub(crate) remembered: BTreeMap<IdempotencyKey, Millis>,
+    writes: Writes,
+    hasher: Xxh3,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("meta", &self.meta).finish_non_exhaustive()
+    }
+}
+
+/// One entry's apply under way: the state, the archive beneath it, and what is told to the world.
+pub(crate) struct Apply<'a> {
+    pub state: &'a mut Machine,
+    pub archive: &'a dyn Archive,
+    pub log_index: u64,
+    pub tokens: u32,
+    pub events: Vec<ClusterEvent>,
+    pub effects: Vec<Effect>,
+}
+
+impl Machine {
+    /// Rebuilds the live state from what storage holds.
+    ///
+    /// # Errors
+    /// When a stored row cannot be read; the node must not serve then.
+    pub fn load(archive: &dyn Archive) -> ArchiveResult<Self> {
+        let mut machine = Self::default();
+        if let Some(stored) = archive.get(&keys::meta())? {
+            machine.meta = keys::decode(&keys::meta(), &stored)?;
+        }
+        each(archive, keys::MEMBERS, |key, member: MemberState| {
+            machine.members.insert(keys::parse_id(key)?, member);
+            Ok(())
+        })?;
+        each(archive, keys::SHARDS, |_, entry| {
+            machine.directory.restore(entry);
+            Ok(())
+        })?;
+        each(archive, keys::OPEN_WORKFLOWS, |key, workflow| {
+            machine.open.insert(keys::parse_id(key)?, workflow);
+            Ok(())
+        })?;
+        each(archive, keys::LIVE_ROWS, |key, row: Row| {
+            let key = keys::parse_live_row(key)?;
+            machine.index.insert(&key, &row, machine.open.get(&key.workflow).is_some_and(is_paused));
+            let shard = ShardId::of(&key.workflow, machine.meta.shard_count);
+            machine.rows.insert(shard, key, row);
+            Ok(())
+        })?;
+        each(archive, keys::REPLIES, |key, reply: crate::dedup::Remembered| {
+            let key: IdempotencyKey = keys::parse_id(key)?;
+            machine.replies.insert((reply.at, key.clone()));
+            machine.remembered.insert(key, reply.at);
+            Ok(())
+        })?;
+        Ok(machine)
+    }
+
+    /// The writes since the last call, for storage to commit together with the applied index.
+    pub fn take_writes(&mut self) -> Writes {
+        std::mem::take(&mut self.writes)
+    }
+
+    /// The rolling hash; equal on all nodes at equal applied indexes.
+    pub fn state_hash(&self) -> u64 {
+        self.meta.hash
+    }
+
+    /// Log time.
+    pub fn now(&self) -> Millis {
+        self.meta.now
+    }
+
+    /// The last log index that changed or may have changed the state.
+    pub fn applied(&self) -> u64 {
+        self.meta.index
+    }
+
+    /// The cluster's shard count; 0 before it is created.
+    pub fn shard_count(&self) -> u32 {
+        self.meta.shard_count
+    }
+
+    /// The shard of a workflow.
+    pub fn shard_of(&self, workflow: &WorkflowId) -> ShardId {
+        ShardId::of(workflow, self.meta.shard_count)
+    }
+
+    pub(crate) fn get<T: DeserializeOwned>(&self, archive: &dyn Archive, key: &[u8]) -> ArchiveResult<Option<T>> {
+        let stored = match self.writes.get(key) {
+            Some(written) => written.clone(),
+            None => archive.get(key)?,
+        };
+        stored.map(|stored| keys::decode(key, &stored)).transpose()
+    }
+
+    pub(crate) fn put<T: Serialize>(&mut self, key: Key, value: &T) {
+        let value = keys::encode(value);
+        self.fold(&key, &value);
+        self.writes.insert(key, Some(value));
+    }
+
+    pub(crate) fn delete(&mut self, key: Key) {
+        self.fold(&key, &[]);
+        self.writes.insert(key, None);
+    }
+
+    fn fold(&mut self, key: &[u8], value: &[u8]) {
+        self.hasher.update(&(key.len() as u64).to_le_bytes());
+        self.hasher.update(key);
+        self.hasher.update(&(value.len() as u64).to_le_bytes());
+        self.hasher.update(value);
+    }
+
+    /// Ends an entry: its writes, its time and its index go into the hash.
+    pub(crate) fn seal(&mut self, log_index: u64) {
+        self.meta.index = log_index;
+        for number in [self.meta.hash, self.meta.now.0, log_index] {
+            self.hasher.update(&number.to_le_bytes());
+        }
+        self.meta.hash = self.hasher.digest();
+        self.hasher.reset();
+        self.writes.insert(keys::meta(), Some(keys::encode(&self.meta)));
+    }
+
+    pub(crate) fn boot_of(&self, node: &NodeName) -> Option<&BootId> {
+        self.members.get(node)?.boot.as_ref()
+    }
+}
+
+pub(crate) fn is_paused(workflow: &Workflow) -> bool {
+    workflow.status == WorkflowStatus::Paused
+}
+
+fn each<T: DeserializeOwned>(
+    archive: &dyn Archive,
+    table: u8,
+    mut take: impl FnMut(&[u8], T) -> ArchiveResult<()>,
+) -> ArchiveResult<()> {
+    let (mut from, to) = keys::table(table);
+    loop {
+        let pairs: Vec<Pair> = archive.scan(&from, &to, LOAD_BATCH)?;
+        for (key, value) in &pairs {
+            take(key, keys::decode(key, value)?)?;
+        }
+        let Some((last, _)) = pairs.last() else { return Ok(()) };
+        from = last.clone();
+        from.push(0);
+    }
+}
+
+impl Apply<'_> {
+    pub fn now(&self) -> Millis {
+        self.state.meta.now
+    }
+
+    pub fn get<T: DeserializeOwned>(&self, key: &[u8]) -> ArchiveResult<Option<T>> {
+        self.state.get(self.archive, key)
+    }
+
+    pub fn workflow(&self, id: &WorkflowId) -> ArchiveResult<Option<Workflow>> {
+        self.state.workflow(self.archive, id)
+    }
+
+    pub fn row(&self, key: &DispatchKey) -> ArchiveResult<Option<Row>> {
+        self.state.row(self.archive, key)
+    }
+
+    /// Writes a workflow, keeping open ones in memory and closed ones out of it. `was` is its status before.
+    pub fn put_workflow(&mut self, id: &WorkflowId, was: Option<WorkflowStatus>, workflow: Workflow) {
+        let status = workflow.status;
+        if status.is_terminal() {
+            if self.state.open.remove(id).is_some() {
+                self.state.delete(keys::open_workflow(id));
+            }
+            self.state.put(keys::closed_workflow(id), &workflow);
+        } else {
+            if was.is_some_and(WorkflowStatus::is_terminal) {
+                self.state.delete(keys::closed_workflow(id));
+            }
+            self.state.put(keys::open_workflow(id), &workflow);
+            self.state.open.insert(id.clone(), workflow);
+        }
+        if (was == Some(WorkflowStatus::Paused)) != (status == WorkflowStatus::Paused) {
+            self.reindex_rows(id, status == WorkflowStatus::Paused);
+        }
+    }
+
+    /// Moves a workflow's pending rows into or out of the index of due rows.
+    fn reindex_rows(&mut self, id: &WorkflowId, held: bool) {
+        let shard = self.state.shard_of(id);
+        let Machine { rows, index, .. } = &mut *self.state;
+        for (key, row) in rows.of_workflow(shard, id) {
+            index.remove(key, row);
+            index.insert(key, row, held);
+            if !held && row.claim.is_none() {
+                self.effects.push(rows_due(row));
+            }
+        }
+    }
+
+    /// Writes a row, keeping live ones in memory and indexed, and finished ones out of it.
+    pub fn put_row(&mut self, key: &DispatchKey, row: Row) {
+        let shard = self.state.shard_of(&key.workflow);
+        let before = self.state.rows.remove(shard, key);
+        if let Some(before) = &before {
+            self.state.index.remove(key, before);
+        }
+        if !row.status.is_live() {
+            if before.is_some() {
+                self.state.delete(keys::live_row(key));
+            }
+            self.state.put(keys::finished_row(key), &row);
+            return;
+        }
+        self.state.put(keys::live_row(key), &row);
+        let held = self.state.open.get(&key.workflow).is_some_and(is_paused);
+        self.state.index.insert(key, &row, held);
+        if row.claim.is_none() && !held {
+            self.effects.push(rows_due(&row));
+        }
+        self.state.rows.insert(shard, key.clone(), row);
+    }
+
+    /// Writes a live row in the place of a finished one.
+    pub fn revive_row(&mut self, key: &DispatchKey, row: Row) {
+        self.state.delete(keys::finished_row(key));
+        self.put_row(key, row);
+    }
+}
+
+fn rows_due(row: &Row) -> Effect {
+    Effect::RowsDue { namespace: row.namespace.clone(), task_queue: row.task_queue.clone(), at: row.visible_after }
+}

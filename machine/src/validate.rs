@@ -1,0 +1,113 @@
+//! The entrance: limits and shapes that are checked before a command is proposed, so that a request over
+//! a limit costs the cluster nothing.
+
+use crate::command::{Claim, Command, Commit, NewHolder};
+use crate::limits::Limits;
+use crate::outbox::NewRow;
+use crate::payload::Payload;
+use crate::reject::Reject;
+
+/// Longest content type, in bytes.
+const CONTENT_TYPE_BYTES_MAX: usize = 255;
+
+impl Limits {
+    /// Refuses a command that is over a limit or makes no sense.
+    ///
+    /// # Errors
+    /// [`Reject::LimitExceeded`] or [`Reject::InvalidArgument`].
+    pub fn check(&self, command: &Command) -> Result<(), Reject> {
+        match command {
+            Command::Commit(commit) => self.check_commit(commit),
+            Command::Claim(claim) => self.check_claim(claim),
+            Command::Heartbeat { lease_ms, details, .. } => {
+                self.check_lease(*lease_ms)?;
+                self.check_payload("details", details)
+            }
+            Command::Complete { result, .. } => self.check_payload("result", result),
+            Command::Fail { error, .. } => self.check_payload("error", error),
+            Command::Retry { delay_ms, .. } => at_most("delay_ms", *delay_ms, self.lease_ms_max),
+            Command::Rearm { rows, .. } => self.check_rows(rows),
+            Command::Reconcile { limit, excluded, .. } => {
+                self.check_page(*limit)?;
+                at_most("the number of excluded rows", excluded.len() as u64, self.batch_max as u64)
+            }
+            Command::Assign { owners } => at_most("the number of shards", owners.len() as u64, self.batch_max as u64),
+            Command::Create { .. }
+            | Command::Boot { .. }
+            | Command::Adopt { .. }
+            | Command::Transfer { .. }
+            | Command::Settle { .. }
+            | Command::Tick => Ok(()),
+        }
+    }
+
+    /// Refuses a page of nothing or of too much.
+    ///
+    /// # Errors
+    /// [`Reject::InvalidArgument`] for 0, [`Reject::LimitExceeded`] above the limit.
+    pub fn check_page(&self, limit: u32) -> Result<(), Reject> {
+        if limit == 0 {
+            return Err(Reject::invalid("limit must be at least 1"));
+        }
+        at_most("limit", u64::from(limit), self.page_max as u64)
+    }
+
+    fn check_commit(&self, commit: &Commit) -> Result<(), Reject> {
+        let batch_max = self.batch_max as u64;
+        at_most("the number of events", commit.events.len() as u64, batch_max)?;
+        at_most("the number of settled rows", commit.settle.len() as u64, batch_max)?;
+        for (position, event) in commit.events.iter().enumerate() {
+            self.check_payload(&format!("events[{position}].payload"), &event.payload)?;
+            let name = event.kind.name();
+            if name.is_empty() || name.chars().any(char::is_control) {
+                return Err(Reject::invalid(format!(
+                    "events[{position}].kind must be a name without control characters"
+                )));
+            }
+            at_most("the length of an event's kind", name.len() as u64, crate::limits::ID_BYTES_MAX as u64)?;
+        }
+        self.check_rows(&commit.rows)
+    }
+
+    fn check_rows(&self, rows: &[NewRow]) -> Result<(), Reject> {
+        at_most("the number of rows", rows.len() as u64, self.batch_max as u64)?;
+        for (position, row) in rows.iter().enumerate() {
+            self.check_payload(&format!("rows[{position}].input"), &row.input)?;
+            if row.retry.deliveries_max == 0 {
+                return Err(Reject::invalid(format!("rows[{position}].retry.deliveries_max must be at least 1")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_claim(&self, claim: &Claim) -> Result<(), Reject> {
+        self.check_page(claim.limit)?;
+        at_most("the number of activity types", claim.scope.activity_types.len() as u64, self.batch_max as u64)?;
+        at_most("the number of held workflows", claim.hold.len() as u64, self.batch_max as u64)?;
+        match &claim.holder {
+            NewHolder::Lease { lease_ms, .. } => self.check_lease(*lease_ms),
+            NewHolder::Node { .. } => Ok(()),
+        }
+    }
+
+    fn check_lease(&self, lease_ms: u64) -> Result<(), Reject> {
+        if lease_ms == 0 {
+            return Err(Reject::invalid("lease_ms must be at least 1"));
+        }
+        at_most("lease_ms", lease_ms, self.lease_ms_max)
+    }
+
+    fn check_payload(&self, what: &str, payload: &Payload) -> Result<(), Reject> {
+        let limit = self.payload_bytes_max as u64;
+        at_most(&format!("the size of {what}"), payload.data.len() as u64, limit)?;
+        let length = payload.content_type.len() as u64;
+        at_most(&format!("the length of {what}'s content type"), length, CONTENT_TYPE_BYTES_MAX as u64)
+    }
+}
+
+fn at_most(what: &str, actual: u64, limit: u64) -> Result<(), Reject> {
+    if actual <= limit {
+        return Ok(());
+    }
+    Err(Reject::LimitExceeded { what: what.to_owned(), limit, actual })
+}
