@@ -1,0 +1,212 @@
+//! The seam between storage and the operating system.
+//!
+//! Everything in the log and in the snapshot directory goes through [`Disk`], so that tests can put a disk
+//! underneath that loses unsynced writes, tears them, or fails after a countdown (see `fault`). The sled
+//! state is the exception: sled opens its own files.
+//!
+//! [`Poison`] is the rule about failed syncs: after one, the kernel may have dropped the dirty pages and a
+//! later sync would wrongly succeed. So the first failure is remembered and nothing is acknowledged after it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// Files by path: what storage needs of a file system, and no more.
+pub trait Disk: Send + Sync + fmt::Debug {
+    /// Creates an empty file, replacing one of that name, open for reading and writing.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens an existing file for reading and writing.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Gives a file another name, replacing what has that name; atomic, durable after [`Disk::sync_dir`].
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Names of the files directly in a directory, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Creates a directory and its parents; no error when it is there.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes created, renamed and removed names in a directory durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// One open file; all offsets and lengths are bytes.
+pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Current length.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends (with zeros) to `len`.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Extends to `len` with reserved space, so that later writes inside cannot run out of it.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Makes the contents durable.
+    fn sync_data(&self) -> io::Result<()>;
+}
+
+/// The real file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+#[derive(Debug)]
+struct RealFile(fs::File);
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::File::open(dir)?.sync_all()
+    }
+}
+
+impl DiskFile for RealFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let flags = rustix::fs::FallocateFlags::empty();
+        match rustix::fs::fallocate(&self.0, flags, 0, len) {
+            Ok(()) => Ok(()),
+            // Not every file system can reserve space; a longer file still saves a length update on each sync.
+            Err(rustix::io::Errno::OPNOTSUPP) if self.len()? < len => self.0.set_len(len),
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+/// Remembers the first failed write or sync of a data directory; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Poison(Arc<OnceLock<String>>);
+
+impl Poison {
+    /// An error once something has failed: nothing may be acknowledged any more.
+    pub fn check(&self) -> io::Result<()> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(reason) => Err(io::Error::other(crate::StorageError::Poisoned(reason.clone()))),
+        }
+    }
+
+    /// Why storage has stopped, if it has.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+
+    /// Records a failure; the first one stays.
+    pub fn strike(&self, doing: &str, error: &io::Error) {
+        if self.0.set(format!("{doing}: {error}")).is_ok() {
+            tracing::error!(doing, %error, "storage has failed and acknowledges nothing more");
+        }
+    }
+}
+
+/// The name a file has while it is written, before it is renamed into place.
+pub(crate) fn temporary_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(TEMPORARY_SUFFIX);
+    PathBuf::from(name)
+}
+
+/// Files with this ending are leftovers of an interrupted write, and are removed at open.
+pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// Replaces a small file so that a crash leaves either the old contents or the new ones; durable on return.
+pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, contents: &[u8]) -> io::Result<()> {
+    let temporary = temporary_name(path);
+    let file = disk.create(&temporary)?;
+    file.write_at(0, contents)?;
+    file.sync_data()?;
+    disk.rename(&temporary, path)?;
+    match path.parent() {
+        Some(dir) => disk.sync_dir(dir),
+        None => Ok(()),
+    }
+}
+
+/// The whole contents of a file, or `None` when there is no such file.
+pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut contents = vec![0; length];
+    let count = file.read_at(0, &mut contents)?;
+    contents.truncate(count);
+    Ok(Some(contents))
+}
+
+/// Space left for this node's user on the file system of `path`, in bytes: what a node looks at to refuse
+/// new work before the disk is full.
+pub fn free_space(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}

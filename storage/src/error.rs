@@ -1,0 +1,148 @@
+//! What can be wrong with a node's data, said so that an operator knows what to do next.
+//!
+//! Damage is never repaired silently and never guessed around: the error names the file, the place and
+//! the way out, and nothing on disk has been changed when it is returned.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How an operator gets a node back whose own data can no longer be trusted.
+pub const REBUILD: &str = "Nothing on disk was changed. The other nodes still have the data: stop this node, move its \
+     data directory aside, and start it as a new member (with `auto_replace`, or by removing the old member and adding \
+     it again); it then receives everything from its peers. Do not start it empty under its old identity.";
+
+/// Everything that opening or using a data directory can end with.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The operating system refused something.
+    #[error("{doing} {}: {source}", path.display())]
+    Io {
+        /// What was being done, as a verb: "reading", "creating" ...
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Bytes on disk are not what was written.
+    #[error("{} is damaged at byte {offset}: {what}. {REBUILD}", file.display())]
+    Damaged {
+        /// The damaged file, or the directory when a file is missing.
+        file: PathBuf,
+        /// Where the damage was found; 0 when the whole file is meant.
+        offset: u64,
+        /// What is damaged.
+        what: String,
+    },
+    /// The log and the state do not belong together.
+    #[error("the state in {} does not fit the log: {what}. {REBUILD}", dir.display())]
+    Mismatch {
+        /// The data directory.
+        dir: PathBuf,
+        /// What does not fit.
+        what: String,
+    },
+    /// The directory holds another cluster's data.
+    #[error(
+        "{} belongs to cluster `{found}`, but this node is configured for cluster `{expected}`. Nothing was changed. \
+         Correct the configured cluster name, or point the data directory to another place.",
+        dir.display()
+    )]
+    OtherCluster {
+        /// The data directory.
+        dir: PathBuf,
+        /// What the configuration says.
+        expected: String,
+        /// What the directory says.
+        found: String,
+    },
+    /// The directory holds another node's data.
+    #[error(
+        "{} belongs to node {found}, but this node is configured as node {expected}. Nothing was changed. Correct the \
+         configured node id, or point the data directory to this node's own place.",
+        dir.display()
+    )]
+    OtherNode {
+        /// The data directory.
+        dir: PathBuf,
+        /// What the configuration says.
+        expected: u64,
+        /// What the directory says.
+        found: u64,
+    },
+    /// The files were written by a newer program.
+    #[error(
+        "{} has format version {found}, and this program reads up to version {supported}. Nothing was changed. Start \
+         the newer version of the program again, or restore a copy made before the upgrade.",
+        file.display()
+    )]
+    NewerFormat {
+        /// The file that says so.
+        file: PathBuf,
+        /// The version on disk.
+        found: u32,
+        /// The newest version that this program reads.
+        supported: u32,
+    },
+    /// A directory that is neither empty nor a data directory.
+    #[error(
+        "{} holds files ({example}, ...) but no identity of a Holdfast node. Nothing was changed. Choose an empty \
+         directory, or restore the missing file `identity`.",
+        dir.display()
+    )]
+    NotADataDirectory {
+        /// The directory.
+        dir: PathBuf,
+        /// The name of one of the files found.
+        example: String,
+    },
+    /// Another process has the directory open.
+    #[error(
+        "{} is in use by another process. Nothing was changed. Stop that process, or choose another data directory.",
+        dir.display()
+    )]
+    InUse {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// An earlier write or sync failed, so that nothing more may be acknowledged.
+    #[error(
+        "storage stopped after a failed write: {0}. Nothing has been acknowledged since. Look at the disk, then start \
+         the node again."
+    )]
+    Poisoned(String),
+    /// A snapshot is being built already.
+    #[error("a snapshot is being built already; wait until it is finished")]
+    SnapshotInProgress,
+    /// A snapshot was asked for before anything was applied.
+    #[error("there is nothing to take a snapshot of: no entry has been applied yet")]
+    NothingApplied,
+}
+
+impl StorageError {
+    /// An operating system error with what was being done and where.
+    pub fn io(doing: &'static str, path: &Path, source: io::Error) -> StorageError {
+        StorageError::Io { doing, path: path.to_path_buf(), source }
+    }
+
+    /// Damage in `file` at `offset`.
+    pub fn damaged(file: &Path, offset: u64, what: impl Into<String>) -> StorageError {
+        StorageError::Damaged { file: file.to_path_buf(), offset, what: what.into() }
+    }
+
+    /// Whether bytes on disk are wrong or missing (as against a refusal or a failing device).
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StorageError::Damaged { .. } | StorageError::Mismatch { .. })
+    }
+}
+
+impl From<StorageError> for io::Error {
+    fn from(error: StorageError) -> io::Error {
+        let kind = match &error {
+            StorageError::Io { source, .. } => source.kind(),
+            StorageError::Damaged { .. } | StorageError::Mismatch { .. } => io::ErrorKind::InvalidData,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}

@@ -1,0 +1,444 @@
+//! The Raft log: segmented append-only files, and the vote.
+//!
+//! A Raft node may forget nothing that it has acknowledged, neither entries nor votes. So the log is made of
+//! plain files whose every byte is accounted for:
+//!
+//! ```text
+//! log/vote                      vote, purged id, durable mark: replaced atomically (see mark)
+//! log/committed                 committed id, written but never synced
+//! log/00000000000000000000.log  segments, named by their first entry (see segment and record)
+//! log/00000000000000071203.log
+//! ```
+//!
+//! [`Log::append`] puts entries where readers see them at once and hands them to one writer thread, which
+//! writes all that waits with one write and one sync and then reports in order. A full disk stalls the
+//! writer and poisons nothing; a failed write or sync poisons for good.
+//!
+//! [`Log::open`] reads everything back (see scan): a torn write at the very end is cut off, anything else that
+//! is not as it was written is damage, and then nothing on disk is changed.
+
+mod mark;
+mod record;
+mod scan;
+mod segment;
+mod tail;
+mod writer;
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::disk::{Disk, Poison};
+use crate::error::StorageError;
+use crate::ids::{LogId, LogRecord, Vote};
+use mark::{Committed, Mark, VOTE_FILE};
+pub use record::PAYLOAD_MAX;
+use scan::Scan;
+use tail::Tail;
+use writer::{Completion, Op, Writer};
+
+/// Called once, when an operation is durable or has failed; on the writer's thread, so it must be short.
+pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// How long the log must be idle before the durable mark is brought up to date.
+const IDLE_BEFORE_MARK: Duration = Duration::from_secs(1);
+
+/// What can be set about the log.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// Size of a segment file, in bytes, reserved when it is created; at most 1 GiB.
+    pub segment_bytes: u64,
+    /// Bytes of the newest entries that are kept in memory.
+    pub cache_bytes: usize,
+    /// Write on the calling thread instead of the writer's own: for simulation, where each run must be the same.
+    pub inline: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { segment_bytes: 16 << 20, cache_bytes: 64 << 20, inline: false }
+    }
+}
+
+/// What the log has written since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Groups: one write and one sync each.
+    pub groups: u64,
+    /// Entries in them.
+    pub records: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+}
+
+/// The open log; all methods may be called from any thread.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    committed: Mutex<Committed>,
+    poison: Poison,
+    engine: Engine,
+}
+
+enum Engine {
+    Thread(Option<JoinHandle<()>>),
+    Inline(Box<Mutex<Writer>>),
+}
+
+/// What the log and its writer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    tail: Mutex<Tail>,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    full: AtomicBool,
+    groups: AtomicU64,
+    records: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    closing: bool,
+}
+
+impl Log {
+    /// Makes an empty log in `dir`; durable on return. For a new data directory only: opening never creates.
+    pub fn create(disk: &dyn Disk, dir: &Path) -> Result<(), StorageError> {
+        let creating = |error| StorageError::io("creating the log in", dir, error);
+        disk.create_dir(dir).map_err(creating)?;
+        Mark::default().save(disk, dir).map_err(creating)
+    }
+
+    /// Whether `dir` has a log, be it damaged.
+    pub fn exists(disk: &dyn Disk, dir: &Path) -> bool {
+        disk.list(dir).is_ok_and(|names| names.iter().any(|name| name == VOTE_FILE || name.ends_with(".log")))
+    }
+
+    /// Opens the log in `dir`: checks all of it, cuts a torn end, and makes durable what it found.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: LogConfig, poison: Poison) -> Result<Log, StorageError> {
+        let config = LogConfig { segment_bytes: config.segment_bytes.clamp(4096, 1 << 30), ..config };
+        let mut scan = scan::scan(&*disk, dir)?;
+        repair(&*disk, dir, &config, &scan).map_err(|error| StorageError::io("repairing the log in", dir, error))?;
+        let opening = |error| StorageError::io("opening the log in", dir, error);
+        scan.mark.newest = scan.segments.last().map(|segment| segment.header.first);
+        scan.mark.durable = scan.last.map(|last| last.index);
+        scan.mark.save(&*disk, dir).map_err(opening)?;
+        let committed = Committed::open(&*disk, dir).map_err(opening)?;
+
+        let Scan { mark, segments, last, chain, .. } = scan;
+        let tail = Tail::new(segments, last, mark.purged, mark.vote, config.cache_bytes);
+        let shared = Arc::new(Shared::new(tail));
+        let inline = config.inline;
+        let writer = Writer::new(disk, dir.to_path_buf(), config, Arc::clone(&shared), poison.clone(), mark, chain);
+        let engine = if inline {
+            Engine::Inline(Box::new(Mutex::new(writer)))
+        } else {
+            let shared = Arc::clone(&shared);
+            let run = move || shared.run(writer);
+            Engine::Thread(Some(thread::Builder::new().name("log-writer".into()).spawn(run).map_err(opening)?))
+        };
+        Ok(Log { shared, committed: Mutex::new(committed), poison, engine })
+    }
+
+    /// Checks the log in `dir` without changing anything; returns the first entry kept, the last, and torn bytes.
+    pub(crate) fn check(disk: &dyn Disk, dir: &Path) -> Result<LogSummary, StorageError> {
+        let scan = scan::scan(disk, dir)?;
+        Ok(LogSummary {
+            purged: scan.mark.purged,
+            last: scan.last,
+            vote: scan.mark.vote,
+            segments: scan.segments.len(),
+            torn_bytes: scan.torn_bytes,
+        })
+    }
+
+    /// The last entry, or the purged id when no entry is left.
+    pub fn last(&self) -> Option<LogId> {
+        self.shared.tail().last
+    }
+
+    /// Entries up to this one are gone on purpose.
+    pub fn purged(&self) -> Option<LogId> {
+        self.shared.tail().purged
+    }
+
+    /// The last vote that was saved.
+    pub fn vote(&self) -> Option<Vote> {
+        self.shared.tail().vote
+    }
+
+    /// The last committed id that was written; at most the last entry, and it may be old.
+    pub fn committed(&self) -> Option<LogId> {
+        let last = self.last();
+        lock(&self.committed).get().filter(|committed| last.is_some_and(|last| committed.index <= last.index))
+    }
+
+    /// What has been written since the log was opened.
+    pub fn stats(&self) -> LogStats {
+        LogStats {
+            groups: self.shared.groups.load(Ordering::Relaxed),
+            records: self.shared.records.load(Ordering::Relaxed),
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the writer waits for space on a full disk.
+    pub fn is_full(&self) -> bool {
+        self.shared.full.load(Ordering::Relaxed)
+    }
+
+    /// Appends entries that continue the log. They can be read when this returns; `done` is called when they
+    /// are durable, in the order of calls. Entries that do not continue the log are refused as a whole.
+    pub fn append(&self, records: Vec<LogRecord>, done: Done) {
+        if let Err(error) = self.poison.check() {
+            return done(Err(error));
+        }
+        let mut tail = self.shared.tail();
+        if let Err(error) = tail.accept(&records) {
+            drop(tail);
+            return done(Err(error));
+        }
+        // Queued under the tail's lock, so that the queue has the order of the indexes.
+        match &self.engine {
+            Engine::Thread(_) => self.shared.enqueue(Op::Append { records, done }),
+            Engine::Inline(writer) => {
+                drop(tail);
+                perform_inline(writer, Op::Append { records, done });
+            }
+        }
+    }
+
+    /// The entries `from..to`, without a gap, cut at the end of the log; an error when `from` was purged.
+    pub fn read(&self, indexes: Range<u64>) -> io::Result<Vec<LogRecord>> {
+        let (spans, memory) = self.shared.tail().plan(indexes)?;
+        if spans.is_empty() {
+            return Ok(memory);
+        }
+        let mut records = Vec::new();
+        for span in &spans {
+            span.read(&mut records)?;
+        }
+        records.extend(memory);
+        Ok(records)
+    }
+
+    /// Removes the entries after `after` (all, when `None`); durable on return, before any later append.
+    /// Not to be called while another thread appends.
+    pub fn truncate_after(&self, after: Option<LogId>) -> io::Result<()> {
+        self.wait_for(|done| Op::Truncate { after, done })
+    }
+
+    /// Removes the entries up to `upto`, which may lie beyond the end (after a snapshot was installed). The purged
+    /// id is durable on return; the space comes back by whole segments.
+    pub fn purge(&self, upto: LogId) -> io::Result<()> {
+        self.wait_for(|done| Op::Purge { upto, done })
+    }
+
+    /// Saves a vote; durable on return, and after everything that was queued before it.
+    pub fn save_vote(&self, vote: Vote) -> io::Result<()> {
+        self.wait_for(|done| Op::Vote { vote, done })
+    }
+
+    /// Like [`Log::save_vote`], but reports through `done` instead of waiting.
+    pub fn save_vote_then(&self, vote: Vote, done: Done) {
+        self.submit(Op::Vote { vote, done });
+    }
+
+    /// Writes the committed id, without a sync: it may be lost, and is then found out again.
+    pub fn save_committed(&self, committed: Option<LogId>) -> io::Result<()> {
+        self.poison.check()?;
+        lock(&self.committed).set(committed)
+    }
+
+    fn wait_for(&self, op: impl FnOnce(Done) -> Op) -> io::Result<()> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.submit(op(Box::new(move |result| {
+            // The receiver waits below until this is sent.
+            let _ = sender.send(result);
+        })));
+        receiver.recv().unwrap_or_else(|_| Err(io::Error::other("the log writer has stopped")))
+    }
+
+    fn submit(&self, op: Op) {
+        match &self.engine {
+            Engine::Thread(_) => self.shared.enqueue(op),
+            Engine::Inline(writer) => perform_inline(writer, op),
+        }
+    }
+}
+
+impl Drop for Log {
+    /// Finishes what is queued and brings the durable mark up to date.
+    fn drop(&mut self) {
+        match &mut self.engine {
+            Engine::Inline(writer) => lock(writer).refresh_mark(),
+            Engine::Thread(handle) => {
+                lock(&self.shared.queue).closing = true;
+                self.shared.wake.notify_all();
+                // A callback may hold the last reference: the writer cannot wait for itself, and ends on its own.
+                let others = handle.take().filter(|handle| handle.thread().id() != thread::current().id());
+                if let Some(handle) = others {
+                    let _ = handle.join();
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Engine::Thread(_) => "Thread",
+            Engine::Inline(_) => "Inline",
+        })
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} operations", self.ops.len())
+    }
+}
+
+/// What an offline check of a log found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSummary {
+    /// Entries up to here are gone on purpose.
+    pub purged: Option<LogId>,
+    /// The last entry.
+    pub last: Option<LogId>,
+    /// The vote.
+    pub vote: Option<Vote>,
+    /// Number of segment files.
+    pub segments: usize,
+    /// Bytes of a torn write at the end, which the next start cuts off; no acknowledged entry is in them.
+    pub torn_bytes: u64,
+}
+
+/// What the writer's thread found when it asked for work.
+enum Next {
+    Work(VecDeque<Op>),
+    Idle,
+    Closed,
+}
+
+impl Shared {
+    fn new(tail: Tail) -> Shared {
+        Shared {
+            tail: Mutex::new(tail),
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            full: AtomicBool::new(false),
+            groups: AtomicU64::new(0),
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        lock(&self.tail)
+    }
+
+    fn enqueue(&self, op: Op) {
+        lock(&self.queue).ops.push_back(op);
+        self.wake.notify_one();
+    }
+
+    /// The writer's thread: until the log is closed and the queue is empty.
+    fn run(&self, mut writer: Writer) {
+        loop {
+            match self.next(writer.mark_is_behind()) {
+                Next::Work(mut ops) => {
+                    while !ops.is_empty() {
+                        report(writer.perform(&mut ops));
+                    }
+                }
+                Next::Idle => writer.refresh_mark(),
+                Next::Closed => return writer.refresh_mark(),
+            }
+        }
+    }
+
+    fn next(&self, mark_is_behind: bool) -> Next {
+        let mut queue = lock(&self.queue);
+        loop {
+            if !queue.ops.is_empty() {
+                return Next::Work(std::mem::take(&mut queue.ops));
+            }
+            if queue.closing {
+                return Next::Closed;
+            }
+            if mark_is_behind {
+                let waited = self.wake.wait_timeout(queue, IDLE_BEFORE_MARK).unwrap_or_else(PoisonError::into_inner);
+                if waited.1.timed_out() && waited.0.ops.is_empty() {
+                    return Next::Idle;
+                }
+                queue = waited.0;
+            } else {
+                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Waits a little for a full disk to get space; false when the log is being closed.
+    fn wait_for_space(&self, pause: Duration) -> bool {
+        if !self.full.swap(true, Ordering::Relaxed) {
+            tracing::error!("the disk is full: the log waits for space");
+        }
+        thread::sleep(pause);
+        !lock(&self.queue).closing
+    }
+
+    fn has_space(&self) {
+        if self.full.load(Ordering::Relaxed) {
+            self.full.store(false, Ordering::Relaxed);
+            tracing::info!("the log no longer waits for space");
+        }
+    }
+
+    fn count_group(&self, records: usize, bytes: usize) {
+        self.groups.fetch_add(1, Ordering::Relaxed);
+        self.records.fetch_add(records as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Brings the files in line with what the scan decided, before the log is used.
+fn repair(disk: &dyn Disk, dir: &Path, config: &LogConfig, scan: &Scan) -> io::Result<()> {
+    for leftover in &scan.leftovers {
+        disk.remove(leftover)?;
+    }
+    // A killed process leaves written but unsynced bytes: what is reported as present must be durable first.
+    disk.sync_dir(dir)?;
+    let Some(segment) = scan.segments.last() else { return Ok(()) };
+    if scan.torn_bytes > 0 {
+        let (file, bytes) = (segment.path.display(), scan.torn_bytes);
+        tracing::warn!(%file, offset = segment.end, bytes, "cut a torn, never acknowledged write off the log");
+        segment.file.set_len(segment.end)?;
+    }
+    segment.file.allocate(config.segment_bytes.max(segment.end))?;
+    segment.file.sync_data()
+}
+
+fn perform_inline(writer: &Mutex<Writer>, op: Op) {
+    let completions = lock(writer).perform(&mut VecDeque::from([op]));
+    report(completions);
+}
+
+fn report(completions: Vec<Completion>) {
+    for (done, result) in completions {
+        done(result);
+    }
+}
+
+/// Locks, also after a panic of another holder: what these locks guard is never left half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
