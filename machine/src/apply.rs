@@ -52,6 +52,11 @@ impl Machine {
     }
 }
 
+/// True for a claim that took no row. It changed nothing, and its caller goes on waiting under the same key.
+fn found_nothing(reply: &Result<Reply, Reject>) -> bool {
+    matches!(reply, Ok(Reply::Claimed { claims }) if claims.is_empty())
+}
+
 impl<'a> Apply<'a> {
     fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
         Self { state, archive, log_index, tokens: 0, events: Vec::new(), effects: Vec::new() }
@@ -70,7 +75,9 @@ impl<'a> Apply<'a> {
             return Ok(reply);
         }
         let reply = self.fenced(fence, command)?;
-        self.remember(key, asked, reply.clone());
+        if !found_nothing(&reply) {
+            self.remember(key, asked, reply.clone());
+        }
         Ok(reply)
     }
 

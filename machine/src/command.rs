@@ -189,8 +189,8 @@ pub struct Claim {
     pub hold: Vec<WorkflowId>,
 }
 
-/// Which rows a claim is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Which rows a claim is about. By default the unpinned rows of the default pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
     /// The namespace.

@@ -3,7 +3,7 @@
 use crate::archive::{Archive, ArchiveResult};
 use crate::command::Scope;
 use crate::history::{HistoryEvent, Run, Workflow};
-use crate::id::{DispatchKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
 use crate::keys;
 use crate::member::MemberState;
 use crate::outbox::{Row, RowStatus};
@@ -130,6 +130,16 @@ impl Machine {
             Some((key.clone(), row.clone()))
         };
         self.index.claimed_until(until).filter_map(row).take(limit).collect()
+    }
+
+    /// The rows that a claim of this scope at `now` may take, in the order in which claims take them.
+    pub fn due<'a>(&'a self, scope: &'a Scope, now: Millis) -> impl Iterator<Item = &'a DispatchKey> {
+        self.index.due(scope, now)
+    }
+
+    /// True if the reply to this key is remembered: a request under it gets that reply and changes nothing.
+    pub fn remembers(&self, key: &IdempotencyKey) -> bool {
+        self.remembered.contains_key(key)
     }
 
     /// When the first row of a scope is or was due; `None` if it has no pending row.
