@@ -1,0 +1,341 @@
+//! Whose data a directory holds, and that only one process uses it.
+//!
+//! The file `identity` is written once, last, when the directory is made; it names the cluster, the node, the
+//! layout's version and a random incarnation, by which peers tell this disk from an empty one under the same
+//! name. Opening another cluster's, another node's or a newer program's directory is refused, with nothing changed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::disk::{Disk, Poison, RealDisk, TEMPORARY_SUFFIX, read_file, replace_file};
+use crate::error::StorageError;
+use crate::frame::{self, FrameKind};
+use crate::log::Log;
+use crate::state::State;
+
+/// Newest layout of data directories that this program reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+const IDENTITY_FILE: &str = "identity";
+const LOCK_FILE: &str = "lock";
+
+/// Whose data the caller expects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Raft id of the node.
+    pub node: u64,
+}
+
+/// Whose data a directory holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Raft id of the node.
+    pub node: u64,
+    /// Random, drawn when the directory was made.
+    pub incarnation: Uuid,
+}
+
+/// The encoding of [`Identity`]; the format comes first, so that any later layout can be told apart.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    cluster: String,
+    node: u64,
+    incarnation: u128,
+}
+
+/// An open data directory; the lock is held until this is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    identity: Identity,
+    fresh: bool,
+    disk: Arc<dyn Disk>,
+    poison: Poison,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens the directory, or makes it when there is none or an empty one.
+    pub fn open(path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
+        if let Some(identity) = Identity::read(path)? {
+            identity.check(path, expected)?;
+            let lock = take_lock(path)?;
+            return Ok(DataDir::new(path, identity, false, lock));
+        }
+        refuse_foreign(path)?;
+        fs::create_dir_all(path).map_err(|error| StorageError::io("creating", path, error))?;
+        let lock = take_lock(path)?;
+        // Another process may have finished making it before the lock was free.
+        if let Some(identity) = Identity::read(path)? {
+            identity.check(path, expected)?;
+            return Ok(DataDir::new(path, identity, false, lock));
+        }
+        let Expected { cluster, node } = expected.clone();
+        let identity = Identity { cluster, node, incarnation: Uuid::new_v4() };
+        let dir = DataDir::new(path, identity, true, lock);
+        dir.fill()?;
+        Ok(dir)
+    }
+
+    fn new(path: &Path, identity: Identity, fresh: bool, lock: File) -> DataDir {
+        let (disk, poison) = (Arc::new(RealDisk), Poison::default());
+        DataDir { path: path.to_path_buf(), identity, fresh, disk, poison, _lock: lock }
+    }
+
+    /// Makes the parts of a new directory, and then the identity, which makes it count.
+    fn fill(&self) -> Result<(), StorageError> {
+        let creating = |error| StorageError::io("creating", &self.path, error);
+        Log::create(&*self.disk, &self.log_dir())?;
+        State::create(&self.state_dir())?;
+        self.disk.create_dir(&self.snapshot_dir()).map_err(creating)?;
+        self.identity.write(&self.path)?;
+        match self.path.canonicalize().map_err(creating)?.parent() {
+            Some(parent) => self.disk.sync_dir(parent).map_err(creating),
+            None => Ok(()),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether it was made just now, so that it holds nothing.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// The disk that its files are on.
+    pub fn disk(&self) -> Arc<dyn Disk> {
+        Arc::clone(&self.disk)
+    }
+
+    /// The failure that all parts of the directory share.
+    pub fn poison(&self) -> Poison {
+        self.poison.clone()
+    }
+
+    /// The directory of the Raft log.
+    pub fn log_dir(&self) -> PathBuf {
+        log_dir(&self.path)
+    }
+
+    /// The directory of the replicated state.
+    pub fn state_dir(&self) -> PathBuf {
+        state_dir(&self.path)
+    }
+
+    /// The directory of the snapshots.
+    pub fn snapshot_dir(&self) -> PathBuf {
+        snapshot_dir(&self.path)
+    }
+}
+
+pub(crate) fn log_dir(path: &Path) -> PathBuf {
+    path.join("log")
+}
+
+pub(crate) fn state_dir(path: &Path) -> PathBuf {
+    path.join("state")
+}
+
+pub(crate) fn snapshot_dir(path: &Path) -> PathBuf {
+    path.join("snapshots")
+}
+
+impl Identity {
+    /// Reads the identity of the directory at `path`; `None` when it has none.
+    pub fn read(path: &Path) -> Result<Option<Identity>, StorageError> {
+        let file = path.join(IDENTITY_FILE);
+        let Some(bytes) = read_file(&RealDisk, &file).map_err(|error| StorageError::io("reading", &file, error))?
+        else {
+            return Ok(None);
+        };
+        let contents = frame::decode(FrameKind::Identity, &bytes)
+            .map_err(|flaw| StorageError::damaged(&file, 0, flaw.to_string()))?;
+        match postcard::take_from_bytes::<u32>(contents) {
+            Ok((format, _)) if format > FORMAT_VERSION => {
+                return Err(StorageError::NewerFormat { file, found: format, supported: FORMAT_VERSION });
+            }
+            _ => {}
+        }
+        let Stored { cluster, node, incarnation, .. } = postcard::from_bytes(contents)
+            .map_err(|_| StorageError::damaged(&file, 0, "the identity cannot be decoded"))?;
+        Ok(Some(Identity { cluster, node, incarnation: Uuid::from_u128(incarnation) }))
+    }
+
+    fn write(&self, path: &Path) -> Result<(), StorageError> {
+        let file = path.join(IDENTITY_FILE);
+        let stored = Stored {
+            format: FORMAT_VERSION,
+            cluster: self.cluster.clone(),
+            node: self.node,
+            incarnation: self.incarnation.as_u128(),
+        };
+        replace_file(&RealDisk, &file, &frame::encode_value(FrameKind::Identity, &stored))
+            .map_err(|error| StorageError::io("writing", &file, error))
+    }
+
+    fn check(&self, path: &Path, expected: &Expected) -> Result<(), StorageError> {
+        let dir = path.to_path_buf();
+        if self.cluster != expected.cluster {
+            let (expected, found) = (expected.cluster.clone(), self.cluster.clone());
+            return Err(StorageError::OtherCluster { dir, expected, found });
+        }
+        if self.node != expected.node {
+            return Err(StorageError::OtherNode { dir, expected: expected.node, found: self.node });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a directory that has files in it and no identity, unless they are what an interrupted making leaves.
+fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
+    let own = ["log", "state", "snapshots", LOCK_FILE, "lost+found"];
+    for name in names(path)? {
+        if !own.contains(&name.as_str()) && !name.ends_with(TEMPORARY_SUFFIX) {
+            return Err(StorageError::NotADataDirectory { dir: path.to_path_buf(), example: name });
+        }
+    }
+    let inner = [(log_dir(path), "vote"), (state_dir(path), "current"), (snapshot_dir(path), "")];
+    for (dir, only) in inner {
+        let used = names(&dir)?.into_iter().find(|name| name != only && !name.ends_with(TEMPORARY_SUFFIX));
+        if let Some(name) = used {
+            let example = dir.join(name).strip_prefix(path).unwrap_or(&dir).display().to_string();
+            return Err(StorageError::NotADataDirectory { dir: path.to_path_buf(), example });
+        }
+    }
+    Ok(())
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, StorageError> {
+    let reading = |error| StorageError::io("listing", dir, error);
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(reading)?,
+    };
+    entries.map(|entry| Ok(entry.map_err(reading)?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// Takes the lock that keeps other processes out; it ends with this process, however that ends.
+pub(crate) fn take_lock(path: &Path) -> Result<File, StorageError> {
+    let file = path.join(LOCK_FILE);
+    let locking = |error| StorageError::io("locking", &file, error);
+    let lock = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file).map_err(locking)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::InUse { dir: path.to_path_buf() }),
+        Err(error) => Err(locking(error.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn expected(cluster: &str, node: u64) -> Expected {
+        Expected { cluster: cluster.into(), node }
+    }
+
+    /// All files below `dir` with their contents.
+    fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut all = BTreeMap::new();
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => all.extend(contents(&path)),
+                false => drop(all.insert(path.clone(), fs::read(&path).unwrap())),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_directory_is_fresh_once_and_keeps_its_incarnation() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("data");
+        let first = DataDir::open(&path, &expected("prod", 1)).unwrap();
+        assert!(first.is_fresh());
+        let incarnation = first.identity().incarnation;
+        drop(first);
+        let second = DataDir::open(&path, &expected("prod", 1)).unwrap();
+        assert!(!second.is_fresh());
+        assert_eq!(second.identity().incarnation, incarnation);
+    }
+
+    #[test]
+    fn strangers_are_refused_and_nothing_is_changed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("data");
+        drop(DataDir::open(&path, &expected("prod", 1)).unwrap());
+        let before = contents(&path);
+        let other = DataDir::open(&path, &expected("test", 1)).unwrap_err();
+        assert!(matches!(other, StorageError::OtherCluster { .. }), "{other}");
+        let other = DataDir::open(&path, &expected("prod", 2)).unwrap_err();
+        assert!(matches!(other, StorageError::OtherNode { .. }), "{other}");
+        assert_eq!(contents(&path), before);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let stored = Stored { format: FORMAT_VERSION + 1, cluster: "prod".into(), node: 1, incarnation: 7 };
+        let bytes = frame::encode_value(FrameKind::Identity, &stored);
+        fs::write(root.path().join(IDENTITY_FILE), bytes).unwrap();
+        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        assert!(matches!(error, StorageError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+        assert_eq!(contents(root.path()).len(), 1, "not even a lock file was made");
+    }
+
+    #[test]
+    fn two_processes_cannot_share_it() {
+        let root = tempfile::tempdir().unwrap();
+        let _first = DataDir::open(root.path(), &expected("prod", 1)).unwrap();
+        let second = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        assert!(matches!(second, StorageError::InUse { .. }), "{second}");
+    }
+
+    #[test]
+    fn files_of_something_else_are_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("thesis.tex"), "draft").unwrap();
+        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        assert!(matches!(error, StorageError::NotADataDirectory { .. }), "{error}");
+        assert_eq!(contents(root.path()).len(), 1);
+    }
+
+    #[test]
+    fn a_lost_identity_is_not_replaced_by_a_new_one() {
+        let root = tempfile::tempdir().unwrap();
+        drop(DataDir::open(root.path(), &expected("prod", 1)).unwrap());
+        fs::write(root.path().join("log/00000000000000000000.log"), "entries").unwrap();
+        fs::remove_file(root.path().join(IDENTITY_FILE)).unwrap();
+        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        assert!(matches!(error, StorageError::NotADataDirectory { .. }), "{error}");
+    }
+
+    #[test]
+    fn an_interrupted_making_is_finished() {
+        let root = tempfile::tempdir().unwrap();
+        drop(DataDir::open(root.path(), &expected("prod", 1)).unwrap());
+        fs::remove_file(root.path().join(IDENTITY_FILE)).unwrap();
+        assert!(DataDir::open(root.path(), &expected("prod", 1)).unwrap().is_fresh());
+    }
+}

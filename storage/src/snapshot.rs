@@ -1,0 +1,178 @@
+//! Snapshot files: the whole state as of one log entry, in a form that another node can take in.
+//!
+//! ```text
+//! frame  header   { format, machine version, applied id, membership }
+//! frame  chunk    lz4 of rows: key length (u32), value length (u32), key, value ...; about 256 KiB each
+//! ...
+//! frame  trailer  { rows, bytes, xxh3 of all rows }
+//! ```
+//! Each frame has its checksum (see frame), the trailer proves that none is missing. A file is written under a
+//! temporary name, synced and renamed, so a file with a snapshot's name is whole. The newest is kept.
+
+mod reader;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk::{Disk, Poison, TEMPORARY_SUFFIX};
+use crate::error::StorageError;
+use crate::ids::LogId;
+use crate::state::SnapshotBuilder;
+pub use reader::SnapshotReader;
+pub use writer::SnapshotReceiver;
+use writer::SnapshotWriter;
+
+/// Newest layout of snapshot files that this program reads and writes.
+const SNAPSHOT_FORMAT: u32 = 1;
+
+pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
+
+/// What a snapshot is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// Version of the state machine's rows.
+    pub machine: u32,
+    /// The last entry that is in it.
+    pub applied: LogId,
+    /// The membership as of that entry; opaque.
+    pub membership: Option<Vec<u8>>,
+}
+
+/// The first frame. The format comes first, alone, so that any later layout can be told apart.
+#[derive(Serialize, Deserialize)]
+struct StoredHeader {
+    format: u32,
+    machine: u32,
+    applied: LogId,
+    membership: Option<Vec<u8>>,
+}
+
+/// The last frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Trailer {
+    rows: u64,
+    bytes: u64,
+    digest: u64,
+}
+
+/// A whole snapshot file.
+#[derive(Debug, Clone)]
+pub struct SnapshotFile {
+    /// Where it is; read it from there to send it to a peer.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub length: u64,
+    /// What it is of.
+    pub header: SnapshotHeader,
+    disk: Arc<dyn Disk>,
+}
+
+/// The directory of snapshots.
+#[derive(Debug)]
+pub struct Snapshots {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    poison: Poison,
+}
+
+impl Snapshots {
+    /// Opens the directory (made when missing) and removes what interrupted writes and older snapshots left.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, poison: Poison) -> Result<Snapshots, StorageError> {
+        let opening = |error| StorageError::io("opening", dir, error);
+        disk.create_dir(dir).map_err(opening)?;
+        for name in disk.list(dir).map_err(opening)? {
+            if name.ends_with(TEMPORARY_SUFFIX) {
+                disk.remove(&dir.join(name)).map_err(opening)?;
+            }
+        }
+        disk.sync_dir(dir).map_err(opening)?;
+        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison })
+    }
+
+    /// The newest snapshot. Only its header is checked; reading it checks the rest.
+    pub fn newest(&self) -> Result<Option<SnapshotFile>, StorageError> {
+        let names = self.names().map_err(|error| StorageError::io("listing", &self.dir, error))?;
+        names.last().map(|name| SnapshotFile::open(&self.disk, &self.dir.join(name))).transpose()
+    }
+
+    /// Writes the snapshot that `builder` has started; durable on return, older ones are removed.
+    ///
+    /// Long: its time is in proportion to the state. Commits go on meanwhile.
+    pub fn write(&self, builder: SnapshotBuilder) -> Result<SnapshotFile, StorageError> {
+        let mut writer = SnapshotWriter::create(&*self.disk, &self.dir, builder.header())?;
+        let written = loop {
+            match builder.step() {
+                Ok(Some(rows)) => match writer.add(&rows) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Ok(None) => break writer.finish(),
+                Err(error) => break Err(io::Error::other(error)),
+            }
+        };
+        let path = self.dir.join(file_name(builder.header().applied));
+        written.and_then(|()| self.keep(writer.path(), &path)).map_err(|error| {
+            writer.discard(&*self.disk);
+            StorageError::io("writing the snapshot", &path, error)
+        })?;
+        SnapshotFile::open(&self.disk, &path)
+    }
+
+    /// Begins to take in a snapshot from a peer. A receiver that is dropped unfinished leaves nothing behind.
+    pub fn receive(&self) -> Result<SnapshotReceiver<'_>, StorageError> {
+        SnapshotReceiver::begin(self)
+    }
+
+    /// Gives a finished file its name, and removes the older ones.
+    fn keep(&self, temporary: &Path, path: &Path) -> io::Result<()> {
+        self.poison.check()?;
+        self.disk.rename(temporary, path)?;
+        self.disk.sync_dir(&self.dir)?;
+        let newest = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        for name in self.names()? {
+            if newest.as_ref().is_some_and(|newest| name < *newest) {
+                self.disk.remove(&self.dir.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of the snapshots, oldest first.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = self.disk.list(&self.dir)?;
+        names.retain(|name| name.ends_with(SNAPSHOT_SUFFIX));
+        Ok(names)
+    }
+}
+
+impl SnapshotFile {
+    pub(crate) fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<SnapshotFile, StorageError> {
+        let reader = SnapshotReader::open(&**disk, path)?;
+        let (length, header) = (reader.length(), reader.header().clone());
+        Ok(SnapshotFile { path: path.to_path_buf(), length, header, disk: Arc::clone(disk) })
+    }
+
+    /// Reads the rows, checking everything.
+    pub fn reader(&self) -> Result<SnapshotReader, StorageError> {
+        SnapshotReader::open(&*self.disk, &self.path)
+    }
+
+    /// Reads the whole file and checks it; returns the number of rows.
+    pub fn verify(&self) -> Result<u64, StorageError> {
+        let mut reader = self.reader()?;
+        let mut count = 0;
+        while let Some(rows) = reader.next_rows()? {
+            count += rows.len() as u64;
+        }
+        Ok(count)
+    }
+}
+
+/// Names sort by the applied index.
+fn file_name(applied: LogId) -> String {
+    format!("{:020}-{:020}{SNAPSHOT_SUFFIX}", applied.index, applied.term)
+}
