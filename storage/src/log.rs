@@ -22,6 +22,8 @@ mod record;
 mod scan;
 mod segment;
 mod tail;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::collections::VecDeque;

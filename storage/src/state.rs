@@ -15,6 +15,8 @@
 mod cursor;
 mod generation;
 mod open_mark;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -472,7 +474,8 @@ fn remove_others(root: &Path, number: u64) -> io::Result<()> {
     let keep = Generation::dir(root, number);
     for entry in fs::read_dir(root)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() && entry.path() != keep {
+        let is_generation = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        if is_generation && entry.path() != keep {
             fs::remove_dir_all(entry.path())?;
         }
     }

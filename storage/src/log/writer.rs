@@ -305,7 +305,11 @@ impl Writer {
                 tracing::warn!(file = %segment.path.display(), %error, "a purged log segment could not be removed");
             }
         }
-        self.disk.sync_dir(&self.dir)
+        let synced = self.disk.sync_dir(&self.dir);
+        if let Err(error) = &synced {
+            self.poison.strike("purging the log", error);
+        }
+        synced
     }
 
     /// Tries again while the disk is full: the log stalls, is not poisoned, and goes on when there is space.

@@ -1,0 +1,118 @@
+//! What the writer promises: order, one write and one sync for all that waits, refusals, a full disk.
+
+use super::*;
+use crate::disk::RealDisk;
+use crate::fault::Fault;
+
+fn threaded(disk: Arc<dyn Disk>, dir: &Path) -> Log {
+    Log::open(disk, dir, LogConfig { inline: false, ..config() }, Poison::default()).unwrap()
+}
+
+#[test]
+fn entries_can_be_read_at_once_and_are_reported_in_order() {
+    let root = tempfile::tempdir().unwrap();
+    Log::create(&RealDisk, root.path()).unwrap();
+    let log = threaded(Arc::new(RealDisk), root.path());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for index in 0..500 {
+        let order = Arc::clone(&order);
+        let done = move |result: io::Result<()>| order.lock().unwrap().push((index, result.is_ok()));
+        log.append(vec![entry(1, index, 100)], Box::new(done));
+        assert_eq!(log.read(index..index + 1).unwrap(), [entry(1, index, 100)]);
+    }
+    log.save_vote(Vote { term: 1, node: 1, committed: false }).unwrap();
+    let expected: Vec<_> = (0..500).map(|index| (index, true)).collect();
+    assert_eq!(*order.lock().unwrap(), expected, "the vote came after all of them");
+    let stats = log.stats();
+    assert_eq!(stats.records, 500);
+    assert!(stats.groups <= 500);
+    drop(log);
+    let log = threaded(Arc::new(RealDisk), root.path());
+    assert_eq!(all(&log), entries(1, 0..500, 100));
+}
+
+#[test]
+fn what_waits_together_is_one_write_and_one_sync() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    append(&log, entries(1, 0..1, 10)).unwrap();
+    let (changes, syncs) = (disk.changes(), disk.syncs());
+    append(&log, entries(1, 1..21, 10)).unwrap();
+    assert_eq!((disk.changes() - changes, disk.syncs() - syncs), (2, 1));
+    append(&log, Vec::new()).unwrap();
+    assert_eq!(disk.syncs() - syncs, 1, "nothing to write, nothing to sync");
+}
+
+#[test]
+fn gaps_and_backward_terms_are_refused_as_a_whole() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    append(&log, entries(2, 0..3, 10)).unwrap();
+    for wrong in [entries(2, 4..6, 10), entries(2, 2..4, 10), entries(1, 3..4, 10)] {
+        assert_eq!(append(&log, wrong).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+    let hole = vec![entry(2, 3, 10), entry(2, 5, 10)];
+    assert_eq!(append(&log, hole).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(all(&log), entries(2, 0..3, 10));
+    append(&log, entries(2, 3..4, 10)).unwrap();
+}
+
+#[test]
+fn purged_entries_cannot_be_read_or_truncated() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    append(&log, entries(1, 0..50, 300)).unwrap();
+    let files = disk.image().len();
+    log.purge(id(1, 40)).unwrap();
+    assert!(disk.image().len() < files, "segments were removed");
+    assert_eq!(log.read(40..45).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(log.truncate_after(Some(id(1, 30))).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(all(&log), entries(1, 41..50, 300));
+    log.purge(id(2, 90)).unwrap();
+    assert_eq!((log.last(), log.purged()), (Some(id(2, 90)), Some(id(2, 90))));
+    append(&log, entries(2, 91..93, 10)).unwrap();
+    drop(log);
+    assert_eq!(all(&open(&disk).unwrap()), entries(2, 91..93, 10));
+}
+
+#[test]
+fn an_entry_larger_than_a_segment_has_one_of_its_own() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    let records = vec![entry(1, 0, 10), entry(1, 1, 3 * SEGMENT as usize), entry(1, 2, 10)];
+    append(&log, records.clone()).unwrap();
+    drop(log);
+    assert_eq!(all(&open(&disk).unwrap()), records);
+}
+
+#[test]
+fn a_full_disk_stalls_the_log_and_poisons_nothing() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = threaded(Arc::new(disk.clone()), &dir());
+    // The first change of the next append is the creation of a segment.
+    disk.fail_after(0, Fault::Once(io::ErrorKind::StorageFull));
+    append(&log, entries(1, 0..1, 10)).unwrap();
+    append(&log, entries(1, 1..2, 10)).unwrap();
+    assert!(!log.is_full());
+}
+
+#[test]
+fn the_committed_id_is_kept_and_never_beyond_the_end() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    append(&log, entries(1, 0..5, 10)).unwrap();
+    log.save_committed(Some(id(1, 3))).unwrap();
+    drop(log);
+    let log = open(&disk).unwrap();
+    assert_eq!(log.committed(), Some(id(1, 3)));
+    log.save_committed(Some(id(1, 9))).unwrap();
+    assert_eq!(log.committed(), None);
+    disk.damage(&dir().join("committed"), |bytes| bytes[12] ^= 1);
+    assert_eq!(open(&disk).unwrap().committed(), None, "a torn id counts as none");
+}
