@@ -1,1 +1,50 @@
-//! Placeholder.
+//! Agreement: Holdfast's nodes agree on one log, notice who is dead, and tell everybody.
+//!
+//! This is the only crate that knows openraft. Its users hold a [`Handle`]: they propose requests on any
+//! node, read at a freshness of their choice, and follow the cluster's events and this node's effects.
+//!
+//! # How it works here
+//!
+//! - A request goes to the leader in one hop ([`propose`]), into an entry with others ([`batcher`]), into
+//!   the logs of a quorum ([`log_store`], [`transport`]), through the state machine on every node
+//!   ([`state_machine`]), and its reply back the same way.
+//! - Every node watches every peer ([`peers`], [`detector`]). The leader commits what it sees as changes
+//!   of the peers' records in the membership ([`membership`]); voters stay as they are.
+//! - When the leader dies, the others agree on that and one of them stands at once ([`succession`]).
+//! - What is stored and sent is ours ([`wire`]), never openraft's.
+
+#![warn(missing_docs)]
+
+mod batcher;
+mod clock;
+mod detector;
+mod feed;
+mod handle;
+mod leader;
+mod log_store;
+mod membership;
+mod options;
+mod peers;
+mod progress;
+mod propose;
+mod snapshot;
+mod start;
+mod state_machine;
+mod status;
+mod succession;
+mod transport;
+mod types;
+mod wire;
+
+pub use batcher::Committed;
+pub use clock::{Clock, SystemClock};
+pub use detector::{Change, Detector, Observation, Verdict};
+pub use feed::{EventId, Feed, FeedItem, Since, Subscription};
+pub use handle::{Handle, TransferError};
+pub use leader::REQUEST_BYTES_MAX;
+pub use options::{Batching, Compaction, Detection, InvalidOption, MemberConfig, Options, PeerListen, Timing};
+pub use propose::{ProposeError, ReadMode};
+pub use start::{Raft, StartError};
+pub use status::{MemberStatus, Status};
+pub use transport::handshake::Refusal;
+pub use types::Incarnation;

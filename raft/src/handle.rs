@@ -1,0 +1,165 @@
+//! What users of this crate hold: a running node.
+
+use std::sync::Arc;
+
+use holdfast_machine::{Archive, Effect, Machine, Request};
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::batcher::Committed;
+use crate::feed::Feed;
+use crate::leader::LeaderDesk;
+use crate::peers::Links;
+use crate::progress::Progress;
+use crate::propose::{ProposeError, Proposer, ReadMode};
+use crate::state_machine::Replica;
+use crate::status::{Status, status};
+use crate::types::{Core, Incarnation};
+
+/// A running node; cheap to clone. The node runs until [`Handle::shutdown`].
+#[derive(Clone)]
+pub struct Handle(Arc<Running>);
+
+/// Why leadership was not handed over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// Only the leader can hand over.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// The target is no voter.
+    #[error("node {0} is no voter")]
+    NoVoter(u64),
+    /// The target did not take over in time.
+    #[error("node {0} did not take over in time")]
+    TimedOut(u64),
+    /// The node stops or has stopped.
+    #[error("the node has stopped")]
+    Stopped,
+}
+
+/// All that belongs to a running node.
+pub(crate) struct Running {
+    pub core: Core,
+    pub replica: Arc<Replica>,
+    pub proposer: Proposer,
+    pub desk: LeaderDesk,
+    pub links: Links,
+    pub progress: Progress,
+    pub feed: Feed,
+    pub effects: broadcast::Sender<(u64, Effect)>,
+    pub incarnation: Incarnation,
+    pub stop: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+impl Handle {
+    pub(crate) fn new(running: Running) -> Self {
+        Self(Arc::new(running))
+    }
+
+    /// Proposes a request on any node, which passes it on to the leader, and waits for its reply, at
+    /// most [`crate::Timing::answer_ms`].
+    ///
+    /// # Errors
+    /// See [`ProposeError`]; only `Unknown` leaves open whether anything happened.
+    pub async fn propose(&self, request: Request) -> Result<Committed, ProposeError> {
+        self.0.proposer.propose(&request).await
+    }
+
+    /// Waits until this node's state is fresh enough for `mode`; gives the index that it has applied.
+    ///
+    /// # Errors
+    /// `NoQuorum` if it does not get there in time, `Stopped` if it never will.
+    pub async fn read_index(&self, mode: ReadMode) -> Result<u64, ProposeError> {
+        self.0.proposer.read_index(mode).await
+    }
+
+    /// Reads this node's state as of one log entry. Apply waits meanwhile, so be short.
+    pub fn view<T>(&self, read: impl FnOnce(&Machine, &dyn Archive) -> T) -> T {
+        self.0.replica.view(|machine, state| read(machine, state))
+    }
+
+    /// The cluster's events.
+    pub fn feed(&self) -> Feed {
+        self.0.feed.clone()
+    }
+
+    /// Effects of applied entries with their log index, from now on. A slow receiver loses the oldest;
+    /// it looks at the state instead.
+    pub fn effects(&self) -> broadcast::Receiver<(u64, Effect)> {
+        self.0.effects.subscribe()
+    }
+
+    /// The last applied log index, to follow.
+    pub fn applied(&self) -> watch::Receiver<Option<u64>> {
+        self.0.progress.applied()
+    }
+
+    /// Set once the node cannot go on (a failed disk), with the reason. It acknowledges nothing from then on.
+    pub fn fatal(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.0.progress.fatal()
+    }
+
+    /// This node's picture of itself and of the cluster.
+    pub fn status(&self) -> Status {
+        status(&self.0.core, &self.0.links, &self.0.progress)
+    }
+
+    /// The id of this node's data directory.
+    pub fn incarnation(&self) -> Incarnation {
+        self.0.incarnation
+    }
+
+    /// True if this node leads, as far as it knows.
+    pub fn is_leader(&self) -> bool {
+        self.0.desk.leads()
+    }
+
+    /// Hands the leadership over to another voter, and waits until it leads.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferError> {
+        use openraft::async_runtime::WatchReceiver;
+        if !self.is_leader() {
+            return Err(TransferError::NotLeader);
+        }
+        let mut metrics = self.0.core.server_metrics();
+        if !metrics.borrow_watched().membership_config.voter_ids().any(|voter| voter == to) {
+            return Err(TransferError::NoVoter(to));
+        }
+        let asked = self.0.core.trigger().transfer_leader(to).await;
+        asked.map_err(|_| TransferError::Stopped)?;
+        let leads = async {
+            while metrics.borrow_watched().current_leader != Some(to) {
+                metrics.changed().await.map_err(|_| TransferError::Stopped)?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(self.0.proposer.limit, leads).await.unwrap_or(Err(TransferError::TimedOut(to)))
+    }
+
+    /// Takes a snapshot now; it is there when the feed says so.
+    ///
+    /// # Errors
+    /// `Stopped` if the node has stopped.
+    pub async fn take_snapshot(&self) -> Result<(), ProposeError> {
+        self.0.core.trigger().snapshot().await.map_err(|_| ProposeError::Stopped)
+    }
+
+    /// Stops the node. Its links close at once; what it had acknowledged is on its disk. The data
+    /// directory is free again when the last handle is dropped. Safe to repeat.
+    pub async fn shutdown(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        if let Err(error) = self.0.core.shutdown().await {
+            tracing::warn!(%error, "the node's core ended badly");
+        }
+        self.0.tasks.wait().await;
+        let replica = self.0.replica.clone();
+        if let Err(error) = crate::log_store::blocking(move || replica.sync()).await {
+            tracing::warn!(%error, "the state was not synced at the end; the log brings it back");
+        }
+    }
+}

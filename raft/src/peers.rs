@@ -1,0 +1,213 @@
+//! The links to all peers, and the watch over them.
+//!
+//! Each peer has a task that looks at it every `poll_interval_ms`, and at once when its link closes or
+//! comes back. Every node watches every peer, not only the leader: a node that comes to power knows
+//! already who is dead, and a follower knows when its leader is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_machine::{ClusterEvent, Evidence, NodeName};
+use openraft::async_runtime::WatchReceiver;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::detector::{Change, Detector, Observation, Verdict};
+use crate::feed::Feed;
+use crate::options::Detection;
+use crate::transport::handshake::Registry;
+use crate::transport::link::{self, AddressBook, Link, LinkState};
+use crate::types::{Core, Metrics};
+
+/// The link of each peer; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Links(Arc<HashMap<u64, Link>>);
+
+impl Links {
+    /// Opens a link to each of `peers`.
+    pub fn open(
+        peers: impl Iterator<Item = u64>,
+        registry: &Registry,
+        addresses: &AddressBook,
+        ping_interval: Duration,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let open = |peer| {
+            let (registry, addresses) = (registry.clone(), addresses.clone());
+            (peer, link::open(peer, registry, addresses, ping_interval, stop.clone(), tasks))
+        };
+        Self(Arc::new(peers.map(open).collect()))
+    }
+
+    /// The link to `peer`.
+    pub fn get(&self, peer: u64) -> Option<Link> {
+        self.0.get(&peer).cloned()
+    }
+
+    /// All links.
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.0.values()
+    }
+}
+
+/// What this node holds of each peer at the moment.
+pub(crate) type Verdicts = BTreeMap<u64, Verdict>;
+
+/// The watch over all peers.
+#[derive(Clone)]
+pub(crate) struct Lookout {
+    verdicts: Arc<watch::Sender<Verdicts>>,
+}
+
+/// What the task of one peer works with.
+struct Watcher {
+    link: Link,
+    name: NodeName,
+    silence: Duration,
+    core: Core,
+    detector: Arc<Mutex<Detector>>,
+    verdicts: Arc<watch::Sender<Verdicts>>,
+    feed: Feed,
+    /// Since when this node leads, if it does.
+    leading: Option<(u64, Instant)>,
+}
+
+impl Lookout {
+    /// Starts to watch.
+    pub fn start(
+        links: &Links,
+        names: &BTreeMap<u64, NodeName>,
+        detection: &Detection,
+        core: &Core,
+        feed: &Feed,
+        stop: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let detector = Arc::new(Mutex::new(Detector::new(detection.confirmations)));
+        let verdicts = Arc::new(watch::Sender::new(Verdicts::new()));
+        let interval = Duration::from_millis(detection.poll_interval_ms);
+        for link in links.iter() {
+            let Some(name) = names.get(&link.peer()) else { continue };
+            let watcher = Watcher {
+                link: link.clone(),
+                name: name.clone(),
+                silence: Duration::from_millis(detection.silence_ms),
+                core: core.clone(),
+                detector: detector.clone(),
+                verdicts: verdicts.clone(),
+                feed: feed.clone(),
+                leading: None,
+            };
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = watcher.run(interval) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        Self { verdicts }
+    }
+
+    /// Follows the verdicts.
+    pub fn verdicts(&self) -> watch::Receiver<Verdicts> {
+        self.verdicts.subscribe()
+    }
+
+    /// What is held of `peer` now.
+    pub fn verdict(&self, peer: u64) -> Option<Verdict> {
+        self.verdicts.borrow().get(&peer).copied()
+    }
+}
+
+impl Watcher {
+    async fn run(mut self, interval: Duration) {
+        let mut state = self.link.state();
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut was_connected = false;
+        loop {
+            let by_change = tokio::select! {
+                _ = ticks.tick() => false,
+                changed = state.changed() => match changed {
+                    Ok(()) => true,
+                    Err(_) => return,
+                },
+            };
+            let now = state.borrow_and_update().clone();
+            if by_change && now.is_connected() == was_connected {
+                // Another reason for the same state is no second observation.
+                continue;
+            }
+            was_connected = now.is_connected();
+            if by_change {
+                ticks.reset();
+            }
+            if let Some(observation) = self.look(&now) {
+                self.take(observation);
+            }
+        }
+    }
+
+    fn look(&mut self, state: &LinkState) -> Option<Observation> {
+        match state {
+            LinkState::Connecting => None,
+            LinkState::Closed { .. } => Some(Observation::Bad(Evidence::LinkClosed)),
+            LinkState::Connected if self.is_silent() => Some(Observation::Bad(Evidence::Silent)),
+            LinkState::Connected => Some(Observation::Good),
+        }
+    }
+
+    /// True if the peer answers no pings, or, on the leader, acknowledges no heartbeats.
+    fn is_silent(&mut self) -> bool {
+        let unanswered = self.link.last_heard().is_some_and(|at| at.elapsed() > self.silence);
+        let metrics = self.core.metrics();
+        let metrics = metrics.borrow_watched();
+        let since = self.leading_since(&metrics);
+        let unacknowledged = since.is_some_and(|since| {
+            let led = since.elapsed();
+            acknowledged(&metrics, self.link.peer()).map_or(led, |age| age.min(led)) > self.silence
+        });
+        unanswered || unacknowledged
+    }
+
+    fn leading_since(&mut self, metrics: &Metrics) -> Option<Instant> {
+        let term = metrics.state.is_leader().then_some(metrics.current_term);
+        if self.leading.map(|(term, _)| term) != term {
+            self.leading = term.map(|term| (term, Instant::now()));
+        }
+        self.leading.map(|(_, since)| since)
+    }
+
+    fn take(&self, observation: Observation) {
+        let peer = self.link.peer();
+        let (change, consecutive) = {
+            let mut detector = self.detector.lock();
+            (detector.observe(peer, observation), detector.consecutive(peer))
+        };
+        let suspected = |confirmed| ClusterEvent::PeerSuspected { node: self.name.clone(), consecutive, confirmed };
+        match change {
+            Change::None => {}
+            Change::Suspected(_) => self.feed.push_local(suspected(false)),
+            Change::Judged(verdict) => {
+                tracing::info!(node = %self.name, ?verdict, "peer judged");
+                if matches!(verdict, Verdict::Down(_)) {
+                    self.feed.push_local(suspected(true));
+                }
+                self.verdicts.send_modify(|verdicts| {
+                    verdicts.insert(peer, verdict);
+                });
+            }
+        }
+    }
+}
+
+/// How long ago the last heartbeat that `peer` acknowledged was sent.
+fn acknowledged(metrics: &Metrics, peer: u64) -> Option<Duration> {
+    let at = metrics.heartbeat.as_ref()?.get(&peer)?.as_ref()?;
+    Some(openraft::Instant::elapsed(&**at))
+}

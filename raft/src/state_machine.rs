@@ -1,0 +1,287 @@
+//! openraft's state machine over [`Machine`] and [`State`].
+//!
+//! Entries are applied in pieces. A piece is applied under one write lock and its writes go to storage as
+//! one batch, so a reader sees rows and memory as of the same entry. Only then do replies, events and
+//! effects go out.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{FutureExt, Stream, StreamExt};
+use holdfast_machine::{Applied, ClusterEvent, Effect, Machine};
+use holdfast_storage::state::SnapshotBuilder as StartedSnapshot;
+use holdfast_storage::{State, Storage, StorageError};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::{OptionalSend, RaftSnapshotBuilder};
+use parking_lot::RwLock;
+use tokio::sync::broadcast;
+
+use crate::feed::{EventId, Feed};
+use crate::log_store::blocking;
+use crate::progress::Progress;
+use crate::snapshot::{SnapshotFile, load, read_membership, stored_record};
+use crate::types::{
+    LogEntry, LogId, Outcome, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig, from_storage, members,
+    to_storage,
+};
+use crate::wire::encode;
+
+/// A piece ends after so many entries or bytes, so that readers get their turn.
+const PIECE_ENTRIES: usize = 256;
+const PIECE_BYTES: usize = 1024 * 1024;
+/// A larger piece is applied on a blocking thread.
+const INLINE_BYTES: usize = 128 * 1024;
+/// Pause before a snapshot is tried again on a full disk.
+const SPACE_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The replicated state of this node: rows on disk and what the machine holds in memory.
+pub(crate) struct Replica {
+    machine: RwLock<Machine>,
+    storage: Arc<Storage>,
+    progress: Progress,
+    feed: Feed,
+    effects: broadcast::Sender<(u64, Effect)>,
+}
+
+type Piece = Vec<EntryResponder<TypeConfig>>;
+type Answers = Vec<(Option<ApplyResponder<TypeConfig>>, Outcome)>;
+
+impl Replica {
+    /// Loads the machine from its rows.
+    pub fn load(
+        storage: Arc<Storage>,
+        progress: Progress,
+        feed: Feed,
+        effects: broadcast::Sender<(u64, Effect)>,
+    ) -> io::Result<Self> {
+        let machine = RwLock::new(Machine::load(&*storage.state).map_err(io::Error::other)?);
+        Ok(Self { machine, storage, progress, feed, effects })
+    }
+
+    /// Reads the machine and its rows as of one entry.
+    pub fn view<T>(&self, read: impl FnOnce(&Machine, &State) -> T) -> T {
+        read(&self.machine.read(), &self.storage.state)
+    }
+
+    fn apply(&self, piece: Piece) -> io::Result<Answers> {
+        let mut answers = Vec::with_capacity(piece.len());
+        let mut published = Vec::with_capacity(piece.len());
+        let (mut last, mut membership) = (None, None);
+        let mut machine = self.machine.write();
+        for (entry, responder) in piece {
+            let index = entry.log_id.index;
+            last = Some(entry.log_id);
+            let applied = self.apply_entry(&mut machine, entry, &mut membership)?;
+            let outcome = Outcome { at: machine.now(), replies: applied.replies };
+            answers.push((responder, outcome));
+            published.push((index, applied.events, applied.effects));
+        }
+        let Some(last) = last else { return Ok(answers) };
+        let writes = machine.take_writes();
+        self.storage.state.commit(&writes, to_storage(last), membership.as_deref())?;
+        drop(machine);
+        self.progress.applied_to(last.index);
+        self.publish(published);
+        Ok(answers)
+    }
+
+    fn apply_entry(
+        &self,
+        machine: &mut Machine,
+        entry: LogEntry,
+        membership: &mut Option<Bytes>,
+    ) -> io::Result<Applied> {
+        let index = entry.log_id.index;
+        match entry.payload {
+            Payload::Blank => Ok(Applied::default()),
+            Payload::Normal(proposal) => {
+                let requests = proposal.0.as_entry().map_err(io::Error::other)?;
+                machine.apply(index, requests, &*self.storage.state).map_err(io::Error::other)
+            }
+            Payload::Membership(change) => {
+                let members = members(&change);
+                let stored = StoredMembership::new(Some(entry.log_id), change);
+                *membership = Some(encode(&stored_record(&stored)));
+                machine.apply_members(index, &members, &*self.storage.state).map_err(io::Error::other)
+            }
+        }
+    }
+
+    fn publish(&self, published: Vec<(u64, Vec<ClusterEvent>, Vec<Effect>)>) {
+        let mut events = Vec::new();
+        for (index, of_entry, effects) in published {
+            let numbered = of_entry.into_iter().zip(0..);
+            events.extend(numbered.map(|(event, position)| (EventId { index, position }, event)));
+            for effect in effects {
+                // Nobody may be listening.
+                let _ = self.effects.send((index, effect));
+            }
+        }
+        if !events.is_empty() {
+            self.feed.push_committed(events);
+        }
+    }
+
+    /// Makes the state durable, and remembers how far it is.
+    pub fn sync(&self) -> io::Result<Option<LogId>> {
+        let durable = self.storage.state.sync()?;
+        self.progress.durable_to(durable.map(|id| id.index));
+        Ok(durable.map(from_storage))
+    }
+
+    fn install(&self, file: &SnapshotFile) -> io::Result<()> {
+        let mut machine = self.machine.write();
+        self.storage.state.install(file.stored())?;
+        *machine = Machine::load(&*self.storage.state).map_err(io::Error::other)?;
+        drop(machine);
+        let index = file.stored().header.applied.index;
+        self.progress.durable_to(Some(index));
+        self.progress.applied_to(index);
+        self.feed.jumped(index);
+        // The directory may have changed in the part that was jumped over.
+        let _ = self.effects.send((index, Effect::TopologyChanged));
+        Ok(())
+    }
+}
+
+/// What openraft drives.
+pub(crate) struct StateMachine {
+    replica: Arc<Replica>,
+}
+
+impl StateMachine {
+    /// openraft's view of `replica`.
+    pub fn new(replica: Arc<Replica>) -> Self {
+        Self { replica }
+    }
+
+    async fn apply_piece(&self, piece: Piece, bytes: usize) -> io::Result<Answers> {
+        if let Some((last, _)) = piece.last() {
+            self.replica.progress.flushed(last.log_id.index).await?;
+        }
+        if bytes <= INLINE_BYTES {
+            return self.replica.apply(piece);
+        }
+        let replica = self.replica.clone();
+        blocking(move || replica.apply(piece)).await
+    }
+
+    /// The error, after the node was told that it cannot go on.
+    fn fatal<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| self.replica.progress.fail(error))
+    }
+}
+
+/// What is ready, up to one piece; empty at the end of the stream.
+async fn next_piece<S>(entries: &mut S) -> io::Result<(Piece, usize)>
+where
+    S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin,
+{
+    let (mut piece, mut bytes) = (Piece::new(), 0);
+    let mut next = entries.next().await;
+    while let Some(item) = next {
+        let item = item?;
+        if let Payload::Normal(proposal) = &item.0.payload {
+            bytes += proposal.0.as_bytes().len();
+        }
+        piece.push(item);
+        if piece.len() >= PIECE_ENTRIES || bytes >= PIECE_BYTES {
+            break;
+        }
+        next = entries.next().now_or_never().flatten();
+    }
+    Ok((piece, bytes))
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let state = &self.replica.storage.state;
+        let membership = read_membership(state.membership().as_deref()).map_err(io::Error::other);
+        Ok((state.applied().map(from_storage), self.fatal(membership)?))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
+    {
+        loop {
+            let (piece, bytes) = self.fatal(next_piece(&mut entries).await)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            let answers = self.apply_piece(piece, bytes).await;
+            for (responder, outcome) in self.fatal(answers)? {
+                if let Some(responder) = responder {
+                    responder.send(outcome);
+                }
+            }
+        }
+    }
+
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder> {
+        let started = self.replica.storage.state.snapshot_builder();
+        if !force && matches!(started, Err(StorageError::SnapshotInProgress)) {
+            return None;
+        }
+        Some(SnapshotBuilder { replica: self.replica.clone(), started: Some(started) })
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let started = Some(self.replica.storage.state.snapshot_builder());
+        SnapshotBuilder { replica: self.replica.clone(), started }
+    }
+
+    async fn install_snapshot(&mut self, _meta: &SnapshotMeta, snapshot: SnapshotFile) -> io::Result<()> {
+        let replica = self.replica.clone();
+        let installed = blocking(move || replica.install(&snapshot)).await;
+        self.fatal(installed)
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        let snapshots = self.replica.storage.snapshots.clone();
+        blocking(move || snapshots.newest()?.map(load).transpose()).await
+    }
+}
+
+/// A snapshot that was started as of one entry and is still to be written.
+pub(crate) struct SnapshotBuilder {
+    replica: Arc<Replica>,
+    started: Option<Result<StartedSnapshot, StorageError>>,
+}
+
+impl SnapshotBuilder {
+    async fn write(&self, started: StartedSnapshot) -> io::Result<Snapshot> {
+        let replica = self.replica.clone();
+        blocking(move || {
+            let stored = replica.storage.snapshots.write(started)?;
+            // The log may be purged up to the snapshot from now on, so the state must be on disk.
+            replica.sync()?;
+            load(stored)
+        })
+        .await
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let started = self.started.take();
+        let started = started.ok_or_else(|| io::Error::other("a builder builds once"))??;
+        let mut built = self.write(started).await;
+        while built.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+            tracing::warn!("no space for a snapshot; trying again");
+            tokio::time::sleep(SPACE_PAUSE).await;
+            built = self.write(self.replica.storage.state.snapshot_builder()?).await;
+        }
+        let snapshot = built?;
+        if let Some(last) = snapshot.meta.last_log_id {
+            self.replica.feed.push_local(ClusterEvent::SnapshotTaken { index: last.index });
+        }
+        Ok(snapshot)
+    }
+}

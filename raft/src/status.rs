@@ -1,0 +1,113 @@
+//! What a node says of itself and of the cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_machine::{Liveness, NodeName};
+use openraft::async_runtime::WatchReceiver;
+use serde::{Deserialize, Serialize};
+
+use crate::peers::Links;
+use crate::progress::Progress;
+use crate::transport::link::LinkState;
+use crate::types::Core;
+
+/// A node's picture of itself and of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// This node's id.
+    pub node: u64,
+    /// The leader that it follows or is.
+    pub leader: Option<u64>,
+    /// The term.
+    pub term: u64,
+    /// The last log index.
+    pub last: Option<u64>,
+    /// The last log index known to be committed.
+    pub committed: Option<u64>,
+    /// The last applied log index.
+    pub applied: Option<u64>,
+    /// The last log index that was purged.
+    pub purged: Option<u64>,
+    /// The last log index in the newest snapshot.
+    pub snapshot: Option<u64>,
+    /// All members, by id.
+    pub members: Vec<MemberStatus>,
+    /// Set once the node cannot go on: why.
+    pub fatal: Option<String>,
+}
+
+/// A member, as this node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    pub name: NodeName,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where clients reach it.
+    pub http_addr: String,
+    /// What is committed about its life.
+    pub liveness: Liveness,
+    /// True if it votes.
+    pub voter: bool,
+    /// This node's link to it is up; true for this node itself.
+    pub linked: bool,
+    /// Why the link is down, if it is.
+    pub link_problem: Option<String>,
+    /// For how long it has been down, in milliseconds; 0 while it is up.
+    pub link_down_ms: u64,
+    /// How far its log agrees with this node's; known to the leader only.
+    pub matched: Option<u64>,
+}
+
+/// Puts the picture together.
+pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status {
+    let metrics = core.metrics();
+    let metrics = metrics.borrow_watched();
+    let membership = &metrics.membership_config;
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let members = membership.nodes().map(|(id, node)| {
+        let (problem, down) = link_problem(links, *id, metrics.id).unzip();
+        let matched = metrics.replication.as_ref().and_then(|all| all.get(id)?.as_ref());
+        MemberStatus {
+            id: *id,
+            name: node.name.clone(),
+            peer_addr: node.peer_addr.clone(),
+            http_addr: node.http_addr.clone(),
+            liveness: node.liveness,
+            voter: voters.contains(id),
+            linked: problem.is_none(),
+            link_problem: problem.map(|reason| reason.to_string()),
+            link_down_ms: down.unwrap_or_default().as_millis() as u64,
+            matched: matched.map(|id| id.index),
+        }
+    });
+    Status {
+        node: metrics.id,
+        leader: metrics.current_leader,
+        term: metrics.current_term,
+        last: metrics.last_log_index,
+        committed: metrics.local_committed.map(|id| id.index),
+        applied: *progress.applied().borrow(),
+        purged: metrics.purged.map(|id| id.index),
+        snapshot: metrics.snapshot.map(|id| id.index),
+        members: members.collect(),
+        fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
+    }
+}
+
+fn link_problem(links: &Links, peer: u64, node: u64) -> Option<(Arc<str>, Duration)> {
+    if peer == node {
+        return None;
+    }
+    let Some(link) = links.get(peer) else {
+        return Some(("there is no link".into(), Duration::ZERO));
+    };
+    match &*link.state().borrow() {
+        LinkState::Connected => None,
+        LinkState::Connecting => Some(("connecting".into(), Duration::ZERO)),
+        LinkState::Closed { since, reason, .. } => Some((reason.clone(), since.elapsed())),
+    }
+}

@@ -1,0 +1,287 @@
+//! Who may talk to whom. Both ends say who they are before anything else, and either may refuse.
+//!
+//! The rule that matters most: a member that comes with another data directory than the one it was
+//! first seen with has lost its disk. It may have voted before and does not know it any more, so it must
+//! not vote again; it is refused until it is re-joined as a new member.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::frame::{Frame, Kind, codec};
+use crate::types::Incarnation;
+use crate::wire::{decode, encode};
+
+/// The version of this protocol.
+pub(crate) const PROTOCOL: u32 = 1;
+const MAGIC: u64 = u64::from_be_bytes(*b"holdfast");
+/// How long either side waits for the other's first frame.
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
+
+pub(crate) type Connection = Framed<TcpStream, LengthDelimitedCodec>;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Purpose {
+    Requests,
+    Snapshot,
+}
+
+/// The first frame, from whoever connects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    magic: u64,
+    protocol: u32,
+    cluster: String,
+    from: u64,
+    to: u64,
+    incarnation: Incarnation,
+    purpose: Purpose,
+}
+
+/// The answer to the first frame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Welcome {
+    Accepted { cluster: String, node: u64, incarnation: Incarnation },
+    Refused(Refusal),
+}
+
+/// Why two nodes do not talk to each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// The other end is not a Holdfast node.
+    #[error("the other end does not speak Holdfast's peer protocol")]
+    NotHoldfast,
+    /// The two speak different versions.
+    #[error("peer protocol {theirs} is not spoken here; this node speaks {ours}")]
+    WrongVersion {
+        /// The refusing node's version.
+        ours: u32,
+        /// The refused node's version.
+        theirs: u32,
+    },
+    /// The two belong to different clusters.
+    #[error("this is cluster {ours:?}, not {theirs:?}")]
+    WrongCluster {
+        /// The refusing node's cluster.
+        ours: String,
+        /// The refused node's cluster.
+        theirs: String,
+    },
+    /// The address leads to another node than was meant.
+    #[error("this is node {ours}, not {meant}; check the peer addresses")]
+    WrongNode {
+        /// The node that answered.
+        ours: u64,
+        /// The node that was meant.
+        meant: u64,
+    },
+    /// The node is in no membership that this one knows.
+    #[error("node {node} is not a member")]
+    UnknownNode {
+        /// The node.
+        node: u64,
+    },
+    /// The member's data directory is not the one that it was first seen with.
+    #[error(
+        "node {node} came with another data directory ({found:032x}) than it was first seen with \
+         ({known:032x}); a member that lost its disk must not vote: re-join it as a new member"
+    )]
+    IncarnationChanged {
+        /// The member.
+        node: u64,
+        /// The data directory it was first seen with.
+        known: Incarnation,
+        /// The one it came with.
+        found: Incarnation,
+    },
+}
+
+/// Why no connection came about.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    /// This node refused the other.
+    #[error("refused: {0}")]
+    WeRefused(Refusal),
+    /// The other node refused this one.
+    #[error("refused by the peer: {0}")]
+    TheyRefused(Refusal),
+    /// The connection broke or made no sense.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// The members that may talk to this node, with the data directories they were first seen with.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry {
+    pub cluster: Arc<str>,
+    pub node: u64,
+    pub incarnation: Incarnation,
+    known: Arc<RwLock<BTreeMap<u64, Option<Incarnation>>>>,
+}
+
+impl Registry {
+    /// Starts with the configured members, none of them seen.
+    pub fn new(cluster: &str, node: u64, incarnation: Incarnation, members: impl Iterator<Item = u64>) -> Self {
+        let known = members.map(|id| (id, None)).collect();
+        Self { cluster: cluster.into(), node, incarnation, known: Arc::new(RwLock::new(known)) }
+    }
+
+    /// The data directory that a member was first seen with, if it was seen.
+    pub fn incarnation_of(&self, node: u64) -> Option<Incarnation> {
+        self.known.read().get(&node).copied().flatten()
+    }
+
+    /// Takes over what is committed. It outranks what was only seen here.
+    pub fn learn_committed(&self, members: impl Iterator<Item = (u64, Option<Incarnation>)>) {
+        let mut known = self.known.write();
+        for (id, incarnation) in members {
+            let seen = known.entry(id).or_default();
+            *seen = incarnation.or(*seen);
+        }
+    }
+
+    /// Checks a member's data directory, and remembers it at first sight.
+    fn admit(&self, node: u64, found: Incarnation) -> Result<(), Refusal> {
+        let mut members = self.known.write();
+        match members.get_mut(&node) {
+            None => Err(Refusal::UnknownNode { node }),
+            Some(Some(known)) if *known != found => Err(Refusal::IncarnationChanged { node, known: *known, found }),
+            Some(seen) => {
+                *seen = Some(found);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_cluster(&self, theirs: &str) -> Result<(), Refusal> {
+        if theirs == &*self.cluster {
+            return Ok(());
+        }
+        Err(Refusal::WrongCluster { ours: self.cluster.to_string(), theirs: theirs.to_owned() })
+    }
+
+    fn check_hello(&self, hello: &Hello) -> Result<(), Refusal> {
+        self.check_cluster(&hello.cluster)?;
+        if hello.to != self.node {
+            return Err(Refusal::WrongNode { ours: self.node, meant: hello.to });
+        }
+        self.admit(hello.from, hello.incarnation)
+    }
+}
+
+/// Magic and version come first in every version, so that they can be judged before the rest is read.
+fn read_hello(frame: &Frame) -> Result<Hello, Refusal> {
+    if frame.kind != Kind::Hello {
+        return Err(Refusal::NotHoldfast);
+    }
+    let ((magic, theirs), _): ((u64, u32), _) =
+        postcard::take_from_bytes(&frame.body).map_err(|_| Refusal::NotHoldfast)?;
+    if magic != MAGIC {
+        return Err(Refusal::NotHoldfast);
+    }
+    if theirs != PROTOCOL {
+        return Err(Refusal::WrongVersion { ours: PROTOCOL, theirs });
+    }
+    decode(&frame.body).map_err(|_| Refusal::NotHoldfast)
+}
+
+/// Connects to `address`, looked up anew, and introduces this node to `peer`.
+pub(crate) async fn connect(
+    registry: &Registry,
+    peer: u64,
+    address: &str,
+    purpose: Purpose,
+) -> Result<Connection, HandshakeError> {
+    let broken = |error: std::io::Error| HandshakeError::Broken(format!("{address}: {error}"));
+    let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
+        let stream = TcpStream::connect(address).await.map_err(broken)?;
+        stream.set_nodelay(true).map_err(broken)?;
+        let mut connection = Framed::new(stream, codec());
+        introduce(registry, peer, purpose, &mut connection).await?;
+        Ok(connection)
+    });
+    limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken(format!("{address}: no answer"))))
+}
+
+async fn introduce(
+    registry: &Registry,
+    peer: u64,
+    purpose: Purpose,
+    connection: &mut Connection,
+) -> Result<(), HandshakeError> {
+    let hello = Hello {
+        magic: MAGIC,
+        protocol: PROTOCOL,
+        cluster: registry.cluster.to_string(),
+        from: registry.node,
+        to: peer,
+        incarnation: registry.incarnation,
+        purpose,
+    };
+    send(connection, Kind::Hello, encode(&hello)).await?;
+    let frame = receive(connection).await?;
+    let welcome: Welcome = match frame.kind {
+        Kind::Answer => decode(&frame.body).map_err(|e| HandshakeError::Broken(e.to_string()))?,
+        _ => return Err(HandshakeError::WeRefused(Refusal::NotHoldfast)),
+    };
+    match welcome {
+        Welcome::Refused(refusal) => Err(HandshakeError::TheyRefused(refusal)),
+        Welcome::Accepted { cluster, node, incarnation } => {
+            registry.check_cluster(&cluster).map_err(HandshakeError::WeRefused)?;
+            if node != peer {
+                let refusal = Refusal::WrongNode { ours: node, meant: peer };
+                return Err(HandshakeError::WeRefused(refusal));
+            }
+            registry.admit(node, incarnation).map_err(HandshakeError::WeRefused)
+        }
+    }
+}
+
+/// Waits for whoever has connected to introduce itself, and answers. Gives the peer's id.
+pub(crate) async fn accept(
+    registry: &Registry,
+    stream: TcpStream,
+) -> Result<(u64, Purpose, Connection), HandshakeError> {
+    let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
+        stream.set_nodelay(true).map_err(|e| HandshakeError::Broken(e.to_string()))?;
+        let mut connection = Framed::new(stream, codec());
+        let frame = receive(&mut connection).await?;
+        let checked = read_hello(&frame).and_then(|hello| registry.check_hello(&hello).map(|()| hello));
+        let welcome = match &checked {
+            Err(refusal) => Welcome::Refused(refusal.clone()),
+            Ok(_) => Welcome::Accepted {
+                cluster: registry.cluster.to_string(),
+                node: registry.node,
+                incarnation: registry.incarnation,
+            },
+        };
+        send(&mut connection, Kind::Answer, encode(&welcome)).await?;
+        let hello = checked.map_err(HandshakeError::WeRefused)?;
+        Ok((hello.from, hello.purpose, connection))
+    });
+    limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken("no introduction".to_owned())))
+}
+
+/// Sends one frame outside of any request.
+pub(crate) async fn send(connection: &mut Connection, kind: Kind, body: bytes::Bytes) -> Result<(), HandshakeError> {
+    connection
+        .send(Frame::new(0, kind, body).into_bytes())
+        .await
+        .map_err(|error| HandshakeError::Broken(error.to_string()))
+}
+
+/// Receives one frame outside of any request.
+pub(crate) async fn receive(connection: &mut Connection) -> Result<Frame, HandshakeError> {
+    match connection.next().await {
+        None => Err(HandshakeError::Broken("the connection was closed".to_owned())),
+        Some(Err(error)) => Err(HandshakeError::Broken(error.to_string())),
+        Some(Ok(bytes)) => Frame::from_bytes(bytes.freeze()).map_err(|error| HandshakeError::Broken(error.to_string())),
+    }
+}

@@ -1,0 +1,204 @@
+//! What openraft sees of the transport: a client for each peer, over the peer's one link.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::RPCOption;
+use openraft::raft::{SnapshotResponse, StreamAppendResult, TransferLeaderError, TransferLeaderResponse};
+use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+
+use super::frame::{Kind, encode_append};
+use super::link::{AddressBook, CallError, Link, Pending};
+use super::snapshot;
+use crate::snapshot::SnapshotFile;
+use crate::types::{
+    AppendRequest, AppendResponse, LogId, PeerNode, Snapshot, TransferRequest, TypeConfig, Vote, VoteRequest,
+    VoteResponse,
+};
+use crate::wire::{AppendAnswer, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId, decode, encode};
+
+/// How long one append may take. A follower answers after its disk has synced, and syncs of 300 ms were
+/// seen; a closed link ends the wait at once in any case.
+const APPEND_LIMIT: Duration = Duration::from_millis(2_000);
+/// Appends that may be under way to one peer.
+const APPENDS_IN_FLIGHT: usize = 32;
+/// How long a peer may take over a vote or a transfer.
+const VOTE_LIMIT: Duration = Duration::from_millis(1_000);
+
+/// Gives openraft its clients.
+pub(crate) struct Network {
+    pub links: crate::peers::Links,
+    pub registry: super::handshake::Registry,
+    pub addresses: AddressBook,
+}
+
+/// openraft's client for one peer.
+pub(crate) struct PeerClient {
+    peer: u64,
+    /// None for a node that no link was opened for; every call is refused then.
+    link: Option<Link>,
+    registry: super::handshake::Registry,
+    addresses: AddressBook,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerClient;
+
+    async fn new_client(&mut self, target: u64, _node: &PeerNode) -> PeerClient {
+        PeerClient {
+            peer: target,
+            link: self.links.get(target),
+            registry: self.registry.clone(),
+            addresses: self.addresses.clone(),
+        }
+    }
+}
+
+type RpcError = RPCError<TypeConfig>;
+
+fn rpc_error(error: CallError) -> RpcError {
+    match error {
+        CallError::NotSent(_) | CallError::Failed(_) => Unreachable::new(&error).into(),
+        CallError::Lost(_) | CallError::TimedOut(_) => NetworkError::new(&error).into(),
+    }
+}
+
+fn undecodable(error: crate::wire::WireError) -> RpcError {
+    NetworkError::new(&error).into()
+}
+
+impl PeerClient {
+    fn link(&self) -> Result<Link, RpcError> {
+        self.link.clone().ok_or_else(|| Unreachable::from_string(format!("no link to node {}", self.peer)).into())
+    }
+
+    async fn call(&self, kind: Kind, body: Bytes, limit: Duration) -> Result<Bytes, RpcError> {
+        self.link()?.call(kind, body, limit).await.map_err(rpc_error)
+    }
+
+    async fn ask_vote(&self, kind: Kind, rpc: VoteRequest) -> Result<VoteResponse, RpcError> {
+        let ask = VoteAsk {
+            vote: (&rpc.vote).into(),
+            last: rpc.last_log_id.map(WireLogId::from),
+            leadership_transfer: rpc.leadership_transfer,
+        };
+        let bytes = self.call(kind, encode(&ask), VOTE_LIMIT).await?;
+        let answer: VoteAnswer = decode(&bytes).map_err(undecodable)?;
+        let vote = Vote::from(answer.vote);
+        Ok(VoteResponse::new(vote, answer.last.map(LogId::from), answer.granted))
+    }
+}
+
+fn append_response(bytes: &[u8]) -> Result<AppendResponse, RpcError> {
+    Ok(match decode(bytes).map_err(undecodable)? {
+        AppendAnswer::Success => AppendResponse::Success,
+        AppendAnswer::Partial(id) => AppendResponse::PartialSuccess(id.map(LogId::from)),
+        AppendAnswer::Conflict => AppendResponse::Conflict,
+        AppendAnswer::HigherVote(vote) => AppendResponse::HigherVote(vote.into()),
+    })
+}
+
+/// One append of a stream: sent already, its answer still to come.
+async fn appended(
+    prev: Option<LogId>,
+    last: Option<LogId>,
+    pending: Result<Pending, CallError>,
+) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
+    let answer = match pending {
+        Ok(pending) => pending.answer(APPEND_LIMIT).await,
+        Err(error) => Err(error),
+    };
+    let response = append_response(&answer.map_err(rpc_error)?)?;
+    if prev.is_none() && response.is_conflict() {
+        // There is nothing before the first entry that could differ.
+        return Err(NetworkError::from_string("a conflict before the first entry").into());
+    }
+    Ok(response.into_stream_result(prev, last))
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerClient {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(&mut self, rpc: AppendRequest, _option: RPCOption) -> Result<AppendResponse, RpcError> {
+        append_response(&self.call(Kind::Append, encode_append(&rpc), APPEND_LIMIT).await?)
+    }
+
+    /// Sends each request as it comes and yields the answers in the same order. The first answer that
+    /// is no success ends openraft's interest in those behind it.
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>, RpcError>>
+    where
+        S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let link = self.link()?;
+            let answers = input
+                .then(move |rpc| {
+                    let link = link.clone();
+                    async move {
+                        let last = rpc.entries.last().map(|entry| entry.log_id);
+                        let body = encode_append(&rpc);
+                        let pending = link.start(Kind::Append, body).await;
+                        appended(rpc.prev_log_id, last.or(rpc.prev_log_id), pending)
+                    }
+                })
+                .buffered(APPENDS_IN_FLIGHT);
+            Ok(answers.boxed() as BoxStream<'s, _>)
+        })
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest, _option: RPCOption) -> Result<VoteResponse, RpcError> {
+        self.ask_vote(Kind::Vote, rpc).await
+    }
+
+    async fn pre_vote(&mut self, rpc: VoteRequest, _option: RPCOption) -> Result<VoteResponse, RpcError> {
+        self.ask_vote(Kind::PreVote, rpc).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let address = self.addresses.read().get(&self.peer).cloned().unwrap_or_default();
+        let sent = snapshot::send(&self.registry, self.peer, &address, &vote, &snapshot);
+        tokio::select! {
+            vote = sent => vote.map(SnapshotResponse::new).map_err(|error| {
+                tracing::warn!(peer = self.peer, %error, "a snapshot did not get through");
+                Unreachable::from_string(error).into()
+            }),
+            closed = cancel => Err(closed.into()),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferRequest,
+        _option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RpcError> {
+        let ask = TransferAsk {
+            from: req.from_leader().into(),
+            to: *req.to_node_id(),
+            last: req.last_log_id().map(|id| (*id).into()),
+        };
+        let bytes = self.call(Kind::TransferLeader, encode(&ask), VOTE_LIMIT).await?;
+        Ok(match decode(&bytes).map_err(undecodable)? {
+            TransferAnswer::Accepted => Ok(()),
+            TransferAnswer::VoteChanged { expected, actual } => {
+                Err(TransferLeaderError::VoteChanged { expected: expected.into(), actual: actual.into() })
+            }
+            TransferAnswer::LogNotFlushed { expected, actual } => Err(TransferLeaderError::LogNotFlushed {
+                expected: expected.map(LogId::from),
+                actual: actual.map(LogId::from),
+            }),
+        })
+    }
+}

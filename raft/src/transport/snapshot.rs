@@ -1,0 +1,129 @@
+//! Sends a snapshot's file to a peer, over a connection of its own so that heartbeats do not wait behind
+//! it, and receives one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use holdfast_storage::snapshot::{SnapshotFile as StoredSnapshot, Snapshots};
+use tokio::sync::mpsc;
+
+use super::frame::{Frame, Kind};
+use super::handshake::{Connection, Purpose, Registry, connect, receive, send as send_frame};
+use crate::log_store::blocking;
+use crate::snapshot::{SnapshotFile, load};
+use crate::types::{Core, Snapshot, Vote};
+use crate::wire::{SnapshotAnswer, SnapshotHead, decode, encode};
+
+const CHUNK_BYTES: usize = 256 * 1024;
+/// How long one chunk may take to get on its way.
+const CHUNK_LIMIT: Duration = Duration::from_secs(10);
+/// How long the receiver may take to check and install what it received.
+const INSTALL_LIMIT: Duration = Duration::from_secs(600);
+/// Chunks that may wait for the disk.
+const CHUNKS_WAITING: usize = 4;
+
+/// Sends `snapshot` to `peer` and waits until it is installed there; gives the peer's vote.
+pub(crate) async fn send(
+    registry: &Registry,
+    peer: u64,
+    address: &str,
+    vote: &Vote,
+    snapshot: &Snapshot,
+) -> Result<Vote, String> {
+    let text = |error: &dyn std::fmt::Display| format!("snapshot to node {peer}: {error}");
+    let mut connection = connect(registry, peer, address, Purpose::Snapshot).await.map_err(|e| text(&e))?;
+    let head = SnapshotHead { vote: vote.into(), length: snapshot.snapshot.length() };
+    send_frame(&mut connection, Kind::SnapshotHead, encode(&head)).await.map_err(|e| text(&e))?;
+    send_file(&mut connection, &snapshot.snapshot).await.map_err(|e| text(&e))?;
+    let answer = tokio::time::timeout(INSTALL_LIMIT, receive(&mut connection)).await;
+    let frame = answer.map_err(|e| text(&e))?.map_err(|e| text(&e))?;
+    match decode(&frame.body).map_err(|e| text(&e))? {
+        SnapshotAnswer::Vote(vote) => Ok(vote.into()),
+        SnapshotAnswer::Failed(error) => Err(text(&error)),
+    }
+}
+
+async fn send_file(connection: &mut Connection, file: &SnapshotFile) -> io::Result<()> {
+    let mut offset = 0;
+    while offset < file.length() {
+        let source = file.clone();
+        let chunk = blocking(move || source.read(offset, CHUNK_BYTES)).await?;
+        offset += chunk.len() as u64;
+        tokio::time::timeout(CHUNK_LIMIT, send_frame(connection, Kind::SnapshotChunk, chunk))
+            .await?
+            .map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Receives a snapshot, has it installed, and answers.
+pub(crate) async fn serve(mut connection: Connection, core: &Core, snapshots: Arc<Snapshots>) {
+    let answer = match receive_and_install(&mut connection, core, snapshots).await {
+        Ok(vote) => SnapshotAnswer::Vote((&vote).into()),
+        Err(error) => {
+            tracing::warn!(%error, "a snapshot could not be received");
+            SnapshotAnswer::Failed(error.to_string())
+        }
+    };
+    // A sender that is gone will start over.
+    let _ = send_frame(&mut connection, Kind::Answer, encode(&answer)).await;
+}
+
+async fn receive_and_install(connection: &mut Connection, core: &Core, snapshots: Arc<Snapshots>) -> io::Result<Vote> {
+    let frame = receive(connection).await.map_err(io::Error::other)?;
+    if frame.kind != Kind::SnapshotHead {
+        return Err(io::Error::other("a snapshot has to begin with its head"));
+    }
+    let head: SnapshotHead = decode(&frame.body).map_err(io::Error::other)?;
+    let stored = receive_file(connection, head.length, snapshots).await?;
+    let snapshot = load(stored)?;
+    let installed = core.install_full_snapshot(head.vote.into(), snapshot).await;
+    installed.map(|response| response.vote).map_err(io::Error::other)
+}
+
+/// Takes the file in. It gets a snapshot's name only when all of it has come and was checked.
+async fn receive_file(
+    connection: &mut Connection,
+    length: u64,
+    snapshots: Arc<Snapshots>,
+) -> io::Result<StoredSnapshot> {
+    let (sender, mut chunks) = mpsc::channel::<Bytes>(CHUNKS_WAITING);
+    let writing = blocking(move || {
+        let mut receiver = snapshots.receive()?;
+        while let Some(chunk) = chunks.blocking_recv() {
+            receiver.write(&chunk)?;
+        }
+        if receiver.received() != length {
+            let what = format!("{} bytes came; {length} were announced", receiver.received());
+            return Err(io::Error::other(what));
+        }
+        Ok(receiver.finish()?)
+    });
+    let reading = async move {
+        let mut left = length;
+        while left > 0 {
+            let chunk = next_chunk(connection).await?;
+            left = left.saturating_sub(chunk.len() as u64);
+            if sender.send(chunk).await.is_err() {
+                // The writer has failed; its own error says why.
+                break;
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    let (stored, read) = tokio::join!(writing, reading);
+    read.and(stored)
+}
+
+async fn next_chunk(connection: &mut Connection) -> io::Result<Bytes> {
+    let next = tokio::time::timeout(CHUNK_LIMIT, connection.next());
+    let bytes = next.await?.ok_or(io::ErrorKind::UnexpectedEof)??;
+    let frame = Frame::from_bytes(bytes.freeze()).map_err(io::Error::other)?;
+    if frame.kind != Kind::SnapshotChunk {
+        return Err(io::Error::other("a snapshot's file was broken off"));
+    }
+    Ok(frame.body)
+}
