@@ -97,7 +97,7 @@ impl<'a> Apply<'a> {
     fn command(&mut self, command: Command) -> ArchiveResult<Result<Reply, Reject>> {
         match command {
             Command::Create { shard_count } => Ok(self.create(shard_count)),
-            Command::Boot { node, boot } => Ok(self.boot(node, boot)),
+            Command::Boot { node, boot } => self.boot(node, boot),
             Command::Assign { owners } => Ok(self.assign(owners)),
             Command::Adopt { shard, from, by, expected_epoch } => self.adopt(shard, from, by, expected_epoch),
             Command::Transfer { shard, to, expected_epoch } => self.transfer(shard, to, expected_epoch),
@@ -107,10 +107,10 @@ impl<'a> Apply<'a> {
             Command::Complete { key, token, result } => self.complete(key, token, result),
             Command::Fail { key, token, error, retryable } => self.fail(key, token, error, retryable),
             Command::Retry { key, token, delay_ms } => self.retry(key, token, delay_ms),
-            Command::Settle { workflow } => Ok(Ok(Reply::Settled { keys: self.settle_rows(&workflow) })),
+            Command::Settle { workflow } => Ok(Ok(self.settle(&workflow))),
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => {
-                self.reconcile(older_than_ms, limit, &excluded).map(Ok)
+                self.reconcile(older_than_ms, limit, excluded).map(Ok)
             }
             Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
         }
@@ -137,8 +137,10 @@ impl<'a> Apply<'a> {
             return;
         }
         let was = before.map(|before| before.member.liveness);
+        let was_down = matches!(was, Some(Liveness::Down { .. }));
+        let is_down = matches!(member.liveness, Liveness::Down { .. });
         let since = match before {
-            Some(before) if was == Some(member.liveness) => before.since,
+            Some(before) if was == Some(member.liveness) || (was_down && is_down) => before.since,
             _ => self.now(),
         };
         let boot = before.and_then(|before| before.boot.clone());
@@ -146,7 +148,7 @@ impl<'a> Apply<'a> {
             self.events.push(ClusterEvent::PeerAdded { node: node.clone() });
         }
         match member.liveness {
-            Liveness::Down { evidence } if was != Some(member.liveness) => {
+            Liveness::Down { evidence } if !was_down => {
                 self.events.push(ClusterEvent::PeerDown { node: node.clone(), evidence });
             }
             Liveness::Up if was != Some(Liveness::Up) => self.events.push(ClusterEvent::PeerUp { node: node.clone() }),

@@ -3,14 +3,18 @@
 //! A claim mints a token. A transition under any other token changes nothing: the first outcome wins,
 //! and there is at most one. A transition without a token is an engine driving its own rows by key.
 
+use std::collections::BTreeSet;
+
 use crate::archive::ArchiveResult;
-use crate::command::{Claim, NewHolder};
-use crate::history::{EventKind, NewEvent};
-use crate::id::{ClaimToken, DispatchKey};
+use crate::command::{Claim, NewHolder, Scope};
+use crate::history::{EventKind, NewEvent, StoredEvent};
+use crate::id::{ClaimToken, DispatchKey, Millis, WorkflowId};
+use crate::keys;
 use crate::outbox::{Holder, Row, RowClaim, RowStatus};
 use crate::payload::Payload;
 use crate::reject::Reject;
 use crate::reply::{Claimed, Reply, Returned};
+use crate::shard::{BOOTED_SINCE, NO_MEMBER};
 use crate::state::Apply;
 
 impl Apply<'_> {
@@ -18,30 +22,15 @@ impl Apply<'_> {
         if claim.limit == 0 {
             return Err(Reject::invalid("limit must be at least 1"));
         }
-        let (holder, deadline) = match claim.holder {
-            NewHolder::Node { node, boot } => {
-                if self.state.boot_of(&node) != Some(&boot) {
-                    let problem = "has started again since; its last process holds nothing".to_owned();
-                    return Err(Reject::NodeState { node, problem });
-                }
-                (Holder::Node { node, boot }, None)
-            }
-            NewHolder::Lease { claimant, lease_ms } => {
-                if lease_ms == 0 {
-                    return Err(Reject::invalid("lease_ms must be at least 1"));
-                }
-                (Holder::Lease { claimant }, Some(self.now().plus(lease_ms)))
-            }
+        let (holder, deadline) = self.new_holder(claim.holder, &claim.scope)?;
+        let owner = match &holder {
+            Holder::Node { node, .. } => Some(node),
+            Holder::Lease { .. } => None,
         };
-        let takes = |key: &DispatchKey| {
-            let owned = match &holder {
-                Holder::Node { node, .. } => self.state.directory.is_owner(self.state.shard_of(&key.workflow), node),
-                Holder::Lease { .. } => true,
-            };
-            owned && !claim.hold.contains(&key.workflow)
-        };
-        let due = self.state.index.due(&claim.scope, self.now());
-        let keys: Vec<DispatchKey> = due.filter(|key| takes(key)).take(claim.limit as usize).cloned().collect();
+        let hold: BTreeSet<&WorkflowId> = claim.hold.iter().collect();
+        let due = self.state.index.due(&claim.scope, owner, self.now());
+        let due = due.filter(|key| !hold.contains(&key.workflow));
+        let keys: Vec<DispatchKey> = due.take(claim.limit as usize).cloned().collect();
 
         let mut claims = Vec::with_capacity(keys.len());
         for key in keys {
@@ -55,6 +44,27 @@ impl Apply<'_> {
             claims.push(Claimed { key, token, deadline });
         }
         Ok(Reply::Claimed { claims })
+    }
+
+    /// Who a claim is for, and until when.
+    fn new_holder(&self, holder: NewHolder, scope: &Scope) -> Result<(Holder, Option<Millis>), Reject> {
+        match holder {
+            NewHolder::Node { node, boot } => {
+                let problem = match self.state.members.get(&node) {
+                    None => NO_MEMBER,
+                    Some(member) if member.boot.as_ref() != Some(&boot) => BOOTED_SINCE,
+                    Some(_) if scope.node.as_ref().is_some_and(|pinned| *pinned != node) => {
+                        return Err(Reject::invalid("scope.node must be the node that claims, or be left out"));
+                    }
+                    Some(_) => return Ok((Holder::Node { node, boot }, None)),
+                };
+                Err(Reject::NodeState { node, problem: problem.to_owned() })
+            }
+            NewHolder::Lease { lease_ms: 0, .. } => Err(Reject::invalid("lease_ms must be at least 1")),
+            NewHolder::Lease { claimant, lease_ms } => {
+                Ok((Holder::Lease { claimant }, Some(self.now().plus(lease_ms))))
+            }
+        }
     }
 
     fn mint(&mut self) -> ClaimToken {
@@ -77,15 +87,11 @@ impl Apply<'_> {
             Ok(None) => return Ok(Err(Reject::RowNotFound { key })),
             Err(reject) => return Ok(Err(reject)),
         };
-        let now = self.now();
+        let deadline = self.now().plus(lease_ms);
         let Some(claim) = row.claim.as_mut() else { return Ok(Err(Reject::ClaimLost { key })) };
-        if claim.deadline.is_some_and(|deadline| deadline <= now) {
-            return Ok(Err(Reject::ClaimLost { key }));
-        }
-        let deadline = now.plus(lease_ms);
         claim.deadline = claim.deadline.map(|_| deadline);
         if !details.is_empty() {
-            self.state.put(crate::keys::details(&key), &details);
+            self.state.put(keys::details(&key), &details);
         }
         self.put_row(&key, row);
         Ok(Ok(Reply::Extended { deadline }))
@@ -102,14 +108,15 @@ impl Apply<'_> {
             Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
             Err(reject) => return Ok(Err(reject)),
         };
+        if let Some(reject) = self.outcome_stands(&key, &row)? {
+            return Ok(Err(reject));
+        }
+        let Some(seq) = self.record(&key, EventKind::ActivityCompleted, result)? else {
+            return Ok(Err(Reject::RowNotFound { key }));
+        };
         row.claim = None;
         row.status = RowStatus::Done;
-        let Some(seq) = self.record(&key, &mut row, EventKind::ActivityCompleted, result)? else {
-            // A dead letter that was judged, then forced back: its outcome stands, its row is finished.
-            let status = Some(row.status);
-            self.put_row(&key, row);
-            return Ok(Err(Reject::AlreadyTerminal { key, status }));
-        };
+        row.outcome_seq = Some(seq);
         self.put_row(&key, row);
         Ok(Ok(Reply::Completed { seq }))
     }
@@ -126,20 +133,27 @@ impl Apply<'_> {
             Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
             Err(reject) => return Ok(Err(reject)),
         };
-        let mut failed_seq = None;
-        if retryable {
-            self.hand_back(&key, &mut row, None);
-        } else {
+        if let Some(reject) = self.outcome_stands(&key, &row)? {
+            return Ok(Err(reject));
+        }
+        if !retryable {
+            let Some(seq) = self.record(&key, EventKind::ActivityFailed, error)? else {
+                return Ok(Err(Reject::RowNotFound { key }));
+            };
             row.deliveries = row.deliveries.saturating_add(1);
             row.claim = None;
             row.status = RowStatus::Failed;
             row.failure_delivered = true;
-            failed_seq = self.record(&key, &mut row, EventKind::ActivityFailed, error)?;
+            row.outcome_seq = Some(seq);
+        } else if row.claim.is_none() {
+            return Ok(Err(Reject::RowNotClaimed { key, status: row.status }));
+        } else {
+            self.hand_back(&key, &mut row, None);
+            if row.status == RowStatus::Pending {
+                row.attempt = row.attempt.saturating_add(1);
+            }
         }
-        if row.status == RowStatus::Pending {
-            row.attempt = row.attempt.saturating_add(1);
-        }
-        Ok(Ok(self.returned(&key, row, failed_seq)))
+        Ok(Ok(self.returned(&key, row)))
     }
 
     pub fn retry(
@@ -153,8 +167,11 @@ impl Apply<'_> {
             Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
             Err(reject) => return Ok(Err(reject)),
         };
+        if row.claim.is_none() {
+            return Ok(Err(Reject::RowNotClaimed { key, status: row.status }));
+        }
         self.hand_back(&key, &mut row, Some(delay_ms));
-        Ok(Ok(self.returned(&key, row, None)))
+        Ok(Ok(self.returned(&key, row)))
     }
 
     /// Pending again after a wait, or a dead letter if the budget is spent.
@@ -170,29 +187,29 @@ impl Apply<'_> {
         row.visible_after = self.now().plus(wait);
     }
 
-    fn returned(&mut self, key: &DispatchKey, row: Row, failed_seq: Option<u64>) -> Reply {
-        let Row { status, deliveries, visible_after, .. } = row;
+    fn returned(&mut self, key: &DispatchKey, row: Row) -> Reply {
+        let Row { status, deliveries, visible_after, outcome_seq, .. } = row;
         self.put_row(key, row);
+        let failed_seq = outcome_seq.filter(|_| status == RowStatus::Failed);
         Reply::Returned(Returned { status, deliveries, visible_after, failed_seq })
     }
 
-    /// Appends an activity's outcome, unless it has one.
-    fn record(
-        &mut self,
-        key: &DispatchKey,
-        row: &mut Row,
-        kind: EventKind,
-        payload: Payload,
-    ) -> ArchiveResult<Option<u64>> {
-        if row.outcome_seq.is_some() {
-            return Ok(None);
-        }
-        // A live row's workflow exists: rows are staged together with events.
+    /// Appends an activity's outcome and returns its number; `None` if there is no such workflow, which
+    /// no live row's is: rows are staged together with events.
+    fn record(&mut self, key: &DispatchKey, kind: EventKind, payload: Payload) -> ArchiveResult<Option<u64>> {
         let Some(workflow) = self.workflow(&key.workflow)? else { return Ok(None) };
         let event = NewEvent::activity(kind, key.ordinal).with(payload);
-        let seq = self.append_next(&key.workflow, workflow, event);
-        row.outcome_seq = Some(seq);
-        Ok(Some(seq))
+        Ok(Some(self.append_next(&key.workflow, workflow, event)))
+    }
+
+    /// The refusal for a row that was re-armed although its activity had its outcome. The outcome stands and
+    /// the row is finished in its sense; left live it would be delivered for ever.
+    fn outcome_stands(&mut self, key: &DispatchKey, row: &Row) -> ArchiveResult<Option<Reject>> {
+        let Some(seq) = row.outcome_seq else { return Ok(None) };
+        let recorded: Option<StoredEvent> = self.get(&keys::event(&key.workflow, seq))?;
+        let status = recorded.map_or(RowStatus::Done, |stored| RowStatus::after(&stored.event.kind));
+        self.put_row(key, Row { status, claim: None, ..row.clone() });
+        Ok(Some(Reject::AlreadyTerminal { key: key.clone(), status: Some(status) }))
     }
 
     /// The live row `key` if the caller may move it. With a token it has to be the current claim's;
@@ -205,10 +222,14 @@ impl Apply<'_> {
             (Some(row), _) if !row.status.is_live() => {
                 Err(Reject::AlreadyTerminal { key: key.clone(), status: Some(row.status) })
             }
-            (Some(row), Some(token)) if row.claim.as_ref().is_none_or(|claim| claim.token != token) => {
-                Err(Reject::ClaimLost { key: key.clone() })
-            }
+            (Some(row), Some(token)) if !self.holds(&row, token) => Err(Reject::ClaimLost { key: key.clone() }),
             (Some(row), _) => Ok(Some(row)),
         })
+    }
+
+    /// True while `token` is the row's claim and its lease, if it has one, has not ended.
+    fn holds(&self, row: &Row, token: ClaimToken) -> bool {
+        let runs = |deadline: Option<Millis>| deadline.is_none_or(|deadline| deadline > self.now());
+        row.claim.as_ref().is_some_and(|claim| claim.token == token && runs(claim.deadline))
     }
 }

@@ -157,6 +157,28 @@ pub enum Command {
     Tick,
 }
 
+impl Command {
+    /// The workflow that the command writes to, if it is about one; its shard's fence applies then.
+    pub fn workflow(&self) -> Option<&WorkflowId> {
+        match self {
+            Self::Commit(commit) => Some(&commit.workflow),
+            Self::Heartbeat { key, .. }
+            | Self::Complete { key, .. }
+            | Self::Fail { key, .. }
+            | Self::Retry { key, .. } => Some(&key.workflow),
+            Self::Settle { workflow } | Self::Rearm { workflow, .. } => Some(workflow),
+            Self::Create { .. }
+            | Self::Boot { .. }
+            | Self::Assign { .. }
+            | Self::Adopt { .. }
+            | Self::Transfer { .. }
+            | Self::Claim(_)
+            | Self::Reconcile { .. }
+            | Self::Tick => None,
+        }
+    }
+}
+
 /// The parts of [`Command::Commit`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -3,13 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::archive::ArchiveResult;
 use crate::command::Commit;
 use crate::event::Effect;
-use crate::history::{EventKind, HistoryEvent, NewEvent, Outcome, Projection, Workflow, project};
-use crate::id::{DispatchKey, Namespace, WorkflowId};
+use crate::history::{EventKind, HistoryEvent, NewEvent, StoredEvent, Workflow, WorkflowStatus};
+use crate::id::{DispatchKey, Millis, Namespace, WorkflowId};
 use crate::keys;
 use crate::outbox::{NewRow, Row, RowStatus};
+use crate::projection::{Outcome, Projection, project};
 use crate::reject::Reject;
 use crate::reply::{Committed, Reply, Staged};
 use crate::state::Apply;
@@ -21,7 +24,7 @@ impl Apply<'_> {
         let head = current.as_ref().map_or(0, |workflow| workflow.head);
         if commit.expected_seq != head {
             if self.has_landed(&commit, head)? {
-                return Ok(Ok(Reply::Committed(self.as_before(&commit)?)));
+                return Ok(Ok(Reply::Committed(as_before(&commit))));
             }
             let expected = commit.expected_seq;
             return Ok(Err(Reject::SequenceConflict { workflow: id, expected, found: head }));
@@ -31,41 +34,65 @@ impl Apply<'_> {
             Ok(projection) => projection,
             Err(reject) => return Ok(Err(reject)),
         };
-        if let Err(reject) = check_rows(&commit) {
+        let places = match row_places(&commit, &projection) {
+            Ok(places) => places,
+            Err(reject) => return Ok(Err(reject)),
+        };
+        // A new workflow has neither outcomes nor rows to conflict with.
+        if was.is_some()
+            && let Some(reject) = self.conflict(&id, &projection.outcomes, &commit.rows, &places)?
+        {
             return Ok(Err(reject));
         }
-        if let Some(reject) = self.outcome_conflict(&id, &projection.outcomes)? {
-            return Ok(Err(reject));
-        }
-
         // From here on nothing is refused.
+        Ok(Ok(Reply::Committed(self.write_commit(commit, was, projection, &places)?)))
+    }
+
+    fn write_commit(
+        &mut self,
+        commit: Commit,
+        was: Option<WorkflowStatus>,
+        projection: Projection,
+        places: &Places,
+    ) -> ArchiveResult<Committed> {
+        let rows_hash = hash_of_rows(&commit);
+        let Commit { workflow: id, expected_seq, events, rows, settle } = commit;
         let Projection { workflow, runs, outcomes, closed } = projection;
-        let head = workflow.head;
-        for (event, seq) in commit.events.into_iter().zip(commit.expected_seq + 1..) {
-            self.append(&id, seq, event);
+        let (head, namespace, grew) = (workflow.head, workflow.namespace.clone(), !events.is_empty());
+        for (event, seq) in events.into_iter().zip(expected_seq + 1..) {
+            self.append(&id, seq, event, rows_hash.filter(|_| seq == head));
         }
         for run in runs {
             self.state.put(keys::run(&id, run.number), &run);
         }
+        // Rows that were there before hear of outcomes first, then of the end of their run; then come new rows.
+        let mut outcomes_left = Vec::new();
         for outcome in outcomes {
-            self.settle_outcome(&id, outcome)?;
+            if !self.settle_outcome(&id, &outcome, false)? {
+                outcomes_left.push(outcome);
+            }
         }
-        let mut settled = if closed { self.settle_rows(&id) } else { Vec::new() };
-        let run = workflow.run.number;
-        let namespace = workflow.namespace.clone();
-        let ended = workflow.status.is_terminal();
-        self.put_workflow(&id, was, workflow);
-        let mut staged = Vec::with_capacity(commit.rows.len());
-        for row in commit.rows {
-            staged.push(self.stage(&id, &namespace, run, row)?);
+        let mut settled = if closed { self.cancel_all(&id) } else { Vec::new() };
+        if grew {
+            self.put_workflow(&id, was, workflow);
         }
-        settled.extend(self.settle_ordinals(&id, &commit.settle));
-        if ended {
-            settled.extend(self.settle_rows(&id));
+        let mut staged = Vec::with_capacity(rows.len());
+        for row in rows {
+            staged.push(self.stage(&id, &namespace, row, was.is_none(), places)?);
         }
+        for outcome in outcomes_left {
+            if !self.settle_outcome(&id, &outcome, true)? {
+                self.state.put(keys::outcome(&id, outcome.run, outcome.ordinal), &outcome.seq);
+            }
+        }
+        settled.extend(self.stillborn(&staged, places)?);
+        settled.extend(self.cancel_ordinals(&id, &settle));
         settled.sort();
-        self.announce(&id, head);
-        Ok(Ok(Reply::Committed(Committed { head, duplicate: false, staged, settled })))
+        self.tell_settled(&id, settled.len());
+        if grew {
+            self.announce(&id, head);
+        }
+        Ok(Committed { head, duplicate: false, staged, settled })
     }
 
     /// Tells this node's engine that a history grew.
@@ -75,44 +102,49 @@ impl Apply<'_> {
     }
 
     /// Writes an event; the caller keeps the head.
-    pub fn append(&mut self, id: &WorkflowId, seq: u64, event: NewEvent) {
+    fn append(&mut self, id: &WorkflowId, seq: u64, event: NewEvent, rows: Option<u64>) {
         let event = HistoryEvent::new(seq, self.now(), event);
-        self.state.put(keys::event(id, seq), &event);
+        self.state.put(keys::event(id, seq), &StoredEvent { event, rows });
     }
 
     /// Appends one event to an open workflow whose head nobody stated, and returns its number.
     pub fn append_next(&mut self, id: &WorkflowId, mut workflow: Workflow, event: NewEvent) -> u64 {
         workflow.head += 1;
         let head = workflow.head;
-        self.append(id, head, event);
+        self.append(id, head, event, None);
         self.put_workflow(id, Some(workflow.status), workflow);
         self.announce(id, head);
         head
     }
 
-    /// True if the very same events stand where this commit would put them: it is a retry.
+    /// True if the very same events stand where this commit would put them, and the same rows came with
+    /// them: it is a retry.
     fn has_landed(&self, commit: &Commit, head: u64) -> ArchiveResult<bool> {
         if commit.events.is_empty() || commit.expected_seq >= head {
             return Ok(false);
         }
-        for (event, seq) in commit.events.iter().zip(commit.expected_seq + 1..) {
-            let stored: Option<HistoryEvent> = self.get(&keys::event(&commit.workflow, seq))?;
-            if !stored.is_some_and(|stored| stored.is_same_as(event)) {
+        let (last, rows_hash) = (commit.events.len() - 1, hash_of_rows(commit));
+        for (position, event) in commit.events.iter().enumerate() {
+            let seq = commit.expected_seq + 1 + position as u64;
+            let Some(stored) = self.get::<StoredEvent>(&keys::event(&commit.workflow, seq))? else {
+                return Ok(false);
+            };
+            if !stored.event.is_same_as(event) || stored.rows != rows_hash.filter(|_| position == last) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn as_before(&self, commit: &Commit) -> ArchiveResult<Committed> {
-        let head = commit.expected_seq + commit.events.len() as u64;
-        let key = |row: &NewRow| DispatchKey { workflow: commit.workflow.clone(), ordinal: row.ordinal };
-        let staged = commit.rows.iter().map(|row| Staged { key: key(row), written: false }).collect();
-        Ok(Committed { head, duplicate: true, staged, settled: Vec::new() })
-    }
-
-    /// The refusal for an outcome that its activity has already.
-    fn outcome_conflict(&self, id: &WorkflowId, outcomes: &[Outcome]) -> ArchiveResult<Option<Reject>> {
+    /// The refusal for an outcome that its activity has already, and for a row whose activity has had its
+    /// outcome in this run without a row.
+    fn conflict(
+        &self,
+        id: &WorkflowId,
+        outcomes: &[Outcome],
+        rows: &[NewRow],
+        places: &Places,
+    ) -> ArchiveResult<Option<Reject>> {
         for outcome in outcomes {
             let key = DispatchKey { workflow: id.clone(), ordinal: outcome.ordinal };
             let row = self.row(&key)?.filter(|row| row.run == outcome.run);
@@ -124,46 +156,77 @@ impl Apply<'_> {
                 return Ok(Some(Reject::AlreadyTerminal { key, status: row.map(|row| row.status) }));
             }
         }
+        for ordinal in rows.iter().map(|row| row.ordinal) {
+            let Some(place) = places.get(&ordinal) else { continue };
+            if self.get::<u64>(&keys::outcome(id, place.run, ordinal))?.is_some() {
+                let key = DispatchKey { workflow: id.clone(), ordinal };
+                return Ok(Some(Reject::AlreadyTerminal { key, status: None }));
+            }
+        }
         Ok(None)
     }
 
-    /// Moves the row of an activity whose outcome the caller appended, or remembers the outcome.
-    fn settle_outcome(&mut self, id: &WorkflowId, outcome: Outcome) -> ArchiveResult<()> {
+    /// Moves the row of an activity whose outcome the caller appended; false if it has none in that run.
+    /// `with_staging` says that the same commit staged the row.
+    fn settle_outcome(&mut self, id: &WorkflowId, outcome: &Outcome, with_staging: bool) -> ArchiveResult<bool> {
         let key = DispatchKey { workflow: id.clone(), ordinal: outcome.ordinal };
-        let Some(mut row) = self.row(&key)?.filter(|row| row.run == outcome.run) else {
-            self.state.put(keys::outcome(id, outcome.run, outcome.ordinal), &outcome.seq);
-            return Ok(());
-        };
+        let Some(mut row) = self.row(&key)?.filter(|row| row.run == outcome.run) else { return Ok(false) };
+        if row.status.is_live() || with_staging {
+            row.status = RowStatus::after(&outcome.kind);
+        }
         row.outcome_seq = Some(outcome.seq);
         row.claim = None;
-        if row.status.is_live() {
-            row.status = match outcome.kind {
-                EventKind::ActivityCompleted => RowStatus::Done,
-                EventKind::ActivityFailed => RowStatus::Failed,
-                _ => RowStatus::Cancelled,
-            };
-        }
         row.failure_delivered |= row.status == RowStatus::Failed;
         self.put_row(&key, row);
-        Ok(())
+        Ok(true)
     }
 
-    fn stage(&mut self, id: &WorkflowId, namespace: &Namespace, run: u32, new: NewRow) -> ArchiveResult<Staged> {
+    fn stage(
+        &mut self,
+        id: &WorkflowId,
+        namespace: &Namespace,
+        new: NewRow,
+        is_new_workflow: bool,
+        places: &Places,
+    ) -> ArchiveResult<Staged> {
         let key = DispatchKey { workflow: id.clone(), ordinal: new.ordinal };
-        let standing = self.row(&key)?;
-        let makes_way = |row: &Row| !row.status.is_live() && row.run < run;
+        // `row_places` refuses a commit with a row that has none.
+        let Some(place) = places.get(&new.ordinal) else { return Ok(Staged { key, written: false }) };
+        let standing = if is_new_workflow { None } else { self.row(&key)? };
+        let makes_way = |row: &Row| !row.status.is_live() && row.run < place.run;
         let written = standing.as_ref().is_none_or(makes_way);
         if written {
-            self.insert_row(&key, namespace, run, new, standing.is_some());
+            let mut row = self.new_row(&key, namespace, place.run, new);
+            if place.is_over {
+                row.status = RowStatus::Cancelled;
+            }
+            if standing.is_some() {
+                self.state.delete(keys::details(&key));
+                self.replace_row(&key, row);
+            } else {
+                self.put_row(&key, row);
+            }
         }
         Ok(Staged { key, written })
     }
 
-    /// Writes a fresh pending row; `replaces` says that a finished one stands there.
-    pub fn insert_row(&mut self, key: &DispatchKey, namespace: &Namespace, run: u32, new: NewRow, replaces: bool) {
+    /// Rows that were staged for a run that the same commit ended, and that are cancelled with it.
+    fn stillborn(&self, staged: &[Staged], places: &Places) -> ArchiveResult<Vec<DispatchKey>> {
+        let mut keys = Vec::new();
+        for Staged { key, written } in staged {
+            let is_over = places.get(&key.ordinal).is_some_and(|place| place.is_over);
+            if *written && is_over && self.row(key)?.is_some_and(|row| row.status == RowStatus::Cancelled) {
+                keys.push(key.clone());
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Writes the input of a fresh row and makes the row, pending.
+    pub fn new_row(&mut self, key: &DispatchKey, namespace: &Namespace, run: u32, new: NewRow) -> Row {
         let NewRow { ordinal: _, task_queue, node, activity_type, input, visible_after, retry } = new;
         self.state.put(keys::input(key), &input);
-        let row = Row {
+        Row {
             run,
             namespace: namespace.clone(),
             task_queue,
@@ -172,26 +235,61 @@ impl Apply<'_> {
             status: RowStatus::Pending,
             deliveries: 0,
             attempt: 1,
-            visible_after: visible_after.max(self.now()),
+            visible_after: if visible_after == Millis(0) { self.now() } else { visible_after },
             claim: None,
             outcome_seq: None,
             failure_delivered: false,
             retry,
-        };
-        if replaces { self.revive_row(key, row) } else { self.put_row(key, row) }
+        }
     }
 }
 
-/// Each staged row is announced by its two events in the same commit, once.
-fn check_rows(commit: &Commit) -> Result<(), Reject> {
-    let mut announced: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
-    for event in &commit.events {
-        let Some(ordinal) = event.ordinal else { continue };
-        let counts = announced.entry(ordinal).or_default();
-        match event.kind {
-            EventKind::ActivityScheduled => counts.0 += 1,
-            EventKind::ActivityStarted => counts.1 += 1,
-            _ => {}
+fn as_before(commit: &Commit) -> Committed {
+    let head = commit.expected_seq + commit.events.len() as u64;
+    let key = |row: &NewRow| DispatchKey { workflow: commit.workflow.clone(), ordinal: row.ordinal };
+    let staged = commit.rows.iter().map(|row| Staged { key: key(row), written: false }).collect();
+    Committed { head, duplicate: true, staged, settled: Vec::new() }
+}
+
+/// A hash of what a commit does to rows; `None` if it does nothing to any.
+fn hash_of_rows(commit: &Commit) -> Option<u64> {
+    let Commit { rows, settle, .. } = commit;
+    (!rows.is_empty() || !settle.is_empty()).then(|| xxh3_64(&keys::encode(&(rows, settle))))
+}
+
+/// Where the rows of a commit belong, by ordinal.
+type Places = BTreeMap<u64, Place>;
+
+/// Where a row of a commit belongs, by the events that announce it.
+struct Place {
+    run: u32,
+    /// True if the commit leaves that run ended.
+    is_over: bool,
+    scheduled: u32,
+    started: u32,
+}
+
+/// Each staged row is announced by its two events in the same commit and the same run, once.
+fn row_places(commit: &Commit, projection: &Projection) -> Result<Places, Reject> {
+    let mut places = Places::new();
+    if commit.rows.is_empty() {
+        return Ok(places);
+    }
+    // Backwards, because the run that the commit ends in is known.
+    let (mut run, mut is_over) = (projection.workflow.run.number, projection.workflow.status.is_terminal());
+    for event in commit.events.iter().rev() {
+        if let (Some(ordinal), EventKind::ActivityScheduled | EventKind::ActivityStarted) = (event.ordinal, &event.kind)
+        {
+            let place = places.entry(ordinal).or_insert(Place { run, is_over, scheduled: 0, started: 0 });
+            let is_same_run = u32::from(place.run == run);
+            match event.kind {
+                EventKind::ActivityScheduled => place.scheduled += is_same_run,
+                _ => place.started += is_same_run,
+            }
+        }
+        is_over |= event.kind.leads_to().is_some_and(WorkflowStatus::is_terminal);
+        if event.kind == EventKind::WorkflowStarted {
+            run = run.saturating_sub(1);
         }
     }
     let mut ordinals = BTreeSet::new();
@@ -199,11 +297,11 @@ fn check_rows(commit: &Commit) -> Result<(), Reject> {
         if !ordinals.insert(*ordinal) {
             return Err(Reject::invalid(format!("rows: ordinal {ordinal} appears twice")));
         }
-        if announced.get(ordinal) != Some(&(1, 1)) {
+        if !places.get(ordinal).is_some_and(|place| place.scheduled == 1 && place.started == 1) {
             return Err(Reject::invalid(format!(
                 "rows: ordinal {ordinal} needs one ActivityScheduled and one ActivityStarted in the same commit"
             )));
         }
     }
-    Ok(())
+    Ok(places)
 }

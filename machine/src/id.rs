@@ -184,9 +184,14 @@ impl FromStr for DispatchKey {
         let invalid = |problem: &str| InvalidId { what: "dispatch key", problem: problem.to_owned() };
         let (workflow, ordinal) =
             text.rsplit_once(':').ok_or_else(|| invalid("must have the form workflow_id:ordinal"))?;
-        let ordinal = ordinal.parse().map_err(|_| invalid("must end in a number of 64 bits"))?;
+        let ordinal = canonical(ordinal).ok_or_else(|| invalid("must end in a number of 64 bits"))?;
         Ok(Self { workflow: WorkflowId::new(workflow)?, ordinal })
     }
+}
+
+/// A number in the only spelling that it is printed in: no sign, no leading zeros.
+fn canonical<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|number: &T| number.to_string() == text)
 }
 
 /// Proof of one claim, minted in apply: log index, then a number inside that entry. Never reused.
@@ -210,7 +215,7 @@ impl FromStr for ClaimToken {
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let parse = || {
             let (index, number) = text.split_once('-')?;
-            Some(Self { index: index.parse().ok()?, number: number.parse().ok()? })
+            Some(Self { index: canonical(index)?, number: canonical(number)? })
         };
         parse().ok_or_else(|| InvalidId {
             what: "claim token",
@@ -266,8 +271,16 @@ mod tests {
         let key: DispatchKey = "a:b:18446744073709551615".parse().unwrap();
         assert_eq!((key.workflow.as_str(), key.ordinal), ("a:b", u64::MAX));
         assert_eq!(key.to_string(), "a:b:18446744073709551615");
-        for bad in ["a", ":1", "a:", "a:-1", "a:18446744073709551616"] {
+        for bad in ["a", ":1", "a:", "a:-1", "a:+1", "a:01", "a: 1", "a:18446744073709551616"] {
             assert!(bad.parse::<DispatchKey>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_one_spelling() {
+        assert_eq!("9-2".parse::<ClaimToken>().unwrap(), ClaimToken { index: 9, number: 2 });
+        for bad in ["", "9", "9-", "-2", "09-2", "9-+2", "9-4294967296", "9-2-1"] {
+            assert!(bad.parse::<ClaimToken>().is_err(), "{bad}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `M` | | [`crate::state::Meta`] |
 //! | `N` | node name | member |
+//! | `B` | node name, NUL, boot id | log time of a boot |
 //! | `S` | shard, u32 | directory entry |
 //! | `A` | workflow id | workflow whose run is open |
 //! | `W` | workflow id | workflow whose run is closed |
@@ -24,7 +25,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::archive::{ArchiveError, ArchiveResult};
-use crate::id::{DispatchKey, IdempotencyKey, NodeName, ShardId, WorkflowId};
+use crate::id::{BootId, DispatchKey, IdempotencyKey, NodeName, ShardId, WorkflowId};
 
 /// The version of the state's layout; part of snapshots and of the state itself.
 pub const STATE_VERSION: u8 = 1;
@@ -54,6 +55,10 @@ pub(crate) fn meta() -> Key {
 
 pub(crate) fn member(name: &NodeName) -> Key {
     key(MEMBERS, name.as_str(), &[])
+}
+
+pub(crate) fn boot(node: &NodeName, boot: &BootId) -> Key {
+    key(b'B', node.as_str(), &[boot.as_str().as_bytes()])
 }
 
 pub(crate) fn shard(shard: ShardId) -> Key {

@@ -1,20 +1,13 @@
-//! The outbox: rows, their statuses, and the indexes over live ones.
-//!
-//! Only live rows (pending or claimed) are in memory. Finished rows are on disk alone, so a claim costs
-//! the same whether a thousand or ten million rows have gone before it.
+//! The outbox's rows: what they hold, where they can stand, and how failed attempts are repeated.
+//! `row_index.rs` keeps the live ones in order.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::command::Scope;
-use crate::id::{
-    ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Millis, Namespace, NodeName, ShardId, TaskQueue,
-    WorkflowId,
-};
+use crate::history::EventKind;
+use crate::id::{ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Millis, Namespace, NodeName, TaskQueue};
 use crate::payload::Payload;
 
 /// Where a row stands.
@@ -34,6 +27,15 @@ pub enum RowStatus {
 }
 
 impl RowStatus {
+    /// Where an activity's outcome leaves its row.
+    pub(crate) fn after(outcome: &EventKind) -> Self {
+        match outcome {
+            EventKind::ActivityCompleted => Self::Done,
+            EventKind::ActivityFailed => Self::Failed,
+            _ => Self::Cancelled,
+        }
+    }
+
     /// True for pending and claimed.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Pending | Self::Claimed)
@@ -59,7 +61,7 @@ impl fmt::Display for RowStatus {
 pub struct RetryPolicy {
     /// The first wait, in milliseconds.
     pub initial_ms: u64,
-    /// The growth of the wait, in percent: 200 doubles it.
+    /// The growth of the wait, in percent: 200 doubles it; less than 100 counts as 100.
     pub multiplier_percent: u32,
     /// The longest wait, in milliseconds.
     pub maximum_ms: u64,
@@ -77,14 +79,18 @@ impl RetryPolicy {
     /// The wait before delivery number `deliveries` (from 1) of the row `key`, in milliseconds. The jitter
     /// comes from the key, so that every node computes the same.
     pub fn backoff_ms(&self, key: &DispatchKey, deliveries: u32) -> u64 {
-        let mut wait = self.initial_ms.min(self.maximum_ms);
+        // With 32 binary places, so that a short wait grows by small percentages too. A u64 with them times
+        // a u32 fits in 128 bits.
+        let most = u128::from(self.maximum_ms) << 32;
+        let mut wait = (u128::from(self.initial_ms) << 32).min(most);
         for _ in 1..deliveries {
-            if wait >= self.maximum_ms || self.multiplier_percent <= 100 {
+            let grown = (wait * u128::from(self.multiplier_percent.max(100)) / 100).min(most);
+            if grown == wait {
                 break;
             }
-            let grown = u128::from(wait) * u128::from(self.multiplier_percent) / 100;
-            wait = u64::try_from(grown).unwrap_or(u64::MAX).min(self.maximum_ms);
+            wait = grown;
         }
+        let wait = u64::try_from(wait >> 32).unwrap_or(u64::MAX);
         let seed = xxh3_64(format!("{key}/{deliveries}").as_bytes());
         wait.saturating_add(seed % (wait / 10 + 1))
     }
@@ -107,7 +113,7 @@ pub struct NewRow {
     /// What to run it on.
     #[serde(default)]
     pub input: Payload,
-    /// Not before this time.
+    /// Not before this time. 0 stands for the log time of the commit: at once, behind what waits already.
     #[serde(default)]
     pub visible_after: Millis,
     /// How failed attempts are repeated.
@@ -176,144 +182,6 @@ pub enum Holder {
     },
 }
 
-type Pool = (Namespace, TaskQueue);
-type Lane = (Option<NodeName>, ActivityType);
-type Queue = BTreeSet<(Millis, DispatchKey)>;
-
-/// The indexes over live rows. Derived from the rows, never stored.
-#[derive(Debug, Default)]
-pub(crate) struct RowIndex {
-    due: BTreeMap<Pool, BTreeMap<Lane, Queue>>,
-    leases: Queue,
-    claimed: Queue,
-}
-
-impl RowIndex {
-    /// Adds a live row; `held` says that its workflow is paused.
-    pub fn insert(&mut self, key: &DispatchKey, row: &Row, held: bool) {
-        match &row.claim {
-            Some(claim) => {
-                self.claimed.insert((claim.claimed_at, key.clone()));
-                if let Some(deadline) = claim.deadline {
-                    self.leases.insert((deadline, key.clone()));
-                }
-            }
-            None if held => {}
-            None => {
-                let lanes = self.due.entry((row.namespace.clone(), row.task_queue.clone())).or_default();
-                let lane = (row.node.clone(), row.activity_type.clone());
-                lanes.entry(lane).or_default().insert((row.visible_after, key.clone()));
-            }
-        }
-    }
-
-    /// Takes a row out, as it was when it was inserted.
-    pub fn remove(&mut self, key: &DispatchKey, row: &Row) {
-        if let Some(claim) = &row.claim {
-            self.claimed.remove(&(claim.claimed_at, key.clone()));
-            if let Some(deadline) = claim.deadline {
-                self.leases.remove(&(deadline, key.clone()));
-            }
-            return;
-        }
-        let pool = (row.namespace.clone(), row.task_queue.clone());
-        let Some(lanes) = self.due.get_mut(&pool) else { return };
-        let lane = (row.node.clone(), row.activity_type.clone());
-        if let Some(queue) = lanes.get_mut(&lane) {
-            queue.remove(&(row.visible_after, key.clone()));
-            if queue.is_empty() {
-                lanes.remove(&lane);
-            }
-        }
-        if lanes.is_empty() {
-            self.due.remove(&pool);
-        }
-    }
-
-    fn queues<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = &'a Queue> {
-        let pool = (scope.namespace.clone(), scope.task_queue.clone());
-        let lanes = self.due.get(&pool).into_iter().flatten();
-        lanes.filter(|((node, activity), _)| scope_takes(scope, node.as_ref(), activity)).map(|(_, queue)| queue)
-    }
-
-    /// Due rows of a scope in the order of claims: oldest `visible_after` first, then by key.
-    pub fn due<'a>(&'a self, scope: &'a Scope, now: Millis) -> impl Iterator<Item = &'a DispatchKey> {
-        let mut queues: Vec<_> = self.queues(scope).map(|queue| queue.iter()).collect();
-        let mut heads: BinaryHeap<_> = queues
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(number, queue)| queue.next().map(|head| Reverse((head, number))))
-            .collect();
-        std::iter::from_fn(move || {
-            let Reverse(((visible_after, key), number)) = heads.pop()?;
-            if let Some(next) = queues[number].next() {
-                heads.push(Reverse((next, number)));
-            }
-            (*visible_after <= now).then_some(key)
-        })
-    }
-
-    /// When the first row of a scope is or was due.
-    pub fn next_due(&self, scope: &Scope) -> Option<Millis> {
-        self.queues(scope).filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
-    }
-
-    /// The first lease to end.
-    pub fn next_lease_end(&self) -> Option<Millis> {
-        self.leases.first().map(|(at, _)| *at)
-    }
-
-    /// Up to `limit` claims whose lease has ended at `now`, earliest first.
-    pub fn ended_leases(&self, now: Millis, limit: usize) -> Vec<DispatchKey> {
-        self.leases.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, key)| key.clone()).collect()
-    }
-
-    /// Claimed rows by claim time, then key, up to and including `until`.
-    pub fn claimed_until(&self, until: Millis) -> impl Iterator<Item = &DispatchKey> {
-        self.claimed.iter().take_while(move |(at, _)| *at <= until).map(|(_, key)| key)
-    }
-}
-
-fn scope_takes(scope: &Scope, node: Option<&NodeName>, activity: &ActivityType) -> bool {
-    let placed = node.is_none() || node == scope.node.as_ref();
-    placed && (scope.activity_types.is_empty() || scope.activity_types.contains(activity))
-}
-
-/// Live rows by shard, then by key, so that a shard's or a workflow's rows are one range.
-#[derive(Debug, Default)]
-pub(crate) struct LiveRows(BTreeMap<ShardId, BTreeMap<DispatchKey, Row>>);
-
-impl LiveRows {
-    pub fn get(&self, shard: ShardId, key: &DispatchKey) -> Option<&Row> {
-        self.0.get(&shard)?.get(key)
-    }
-
-    pub fn insert(&mut self, shard: ShardId, key: DispatchKey, row: Row) {
-        self.0.entry(shard).or_default().insert(key, row);
-    }
-
-    pub fn remove(&mut self, shard: ShardId, key: &DispatchKey) -> Option<Row> {
-        self.0.get_mut(&shard)?.remove(key)
-    }
-
-    /// The rows of a shard, by key.
-    pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
-        self.0.get(&shard).into_iter().flatten()
-    }
-
-    /// The rows of a workflow, by key.
-    pub fn of_workflow(&self, shard: ShardId, workflow: &WorkflowId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
-        let bound = |ordinal| DispatchKey { workflow: workflow.clone(), ordinal };
-        let range = bound(0)..=bound(u64::MAX);
-        self.0.get(&shard).into_iter().flat_map(move |rows| rows.range(range.clone()))
-    }
-
-    /// All rows.
-    pub fn all(&self) -> impl Iterator<Item = (&DispatchKey, &Row)> {
-        self.0.values().flatten()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,7 +196,20 @@ mod tests {
             assert!((base..=base + base / 10).contains(wait), "{n}: {wait}");
         }
         assert_eq!(waits, (1..=12).map(|n| policy.backoff_ms(&key, n)).collect::<Vec<_>>());
-        let extreme = RetryPolicy { initial_ms: u64::MAX, maximum_ms: u64::MAX, ..policy };
-        assert_eq!(extreme.backoff_ms(&key, u32::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn backoff_of_any_policy_ends_and_stays_in_range() {
+        let key: DispatchKey = "w:1".parse().unwrap();
+        let wait = |initial_ms, multiplier_percent, maximum_ms| {
+            let policy = RetryPolicy { initial_ms, multiplier_percent, maximum_ms, deliveries_max: 1 };
+            policy.backoff_ms(&key, u32::MAX)
+        };
+        assert_eq!(wait(u64::MAX, 200, u64::MAX), u64::MAX);
+        assert_eq!(wait(u64::MAX, u32::MAX, u64::MAX), u64::MAX);
+        assert_eq!(wait(0, 200, 1_000), 0);
+        assert_eq!(wait(5, 0, 1_000), 5);
+        assert_eq!(wait(5, 100, 1), 1);
+        assert!((1_000..=1_100).contains(&wait(1, 101, 1_000)), "a slow growth arrives");
     }
 }

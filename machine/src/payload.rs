@@ -1,8 +1,9 @@
 //! Opaque bytes with a content type: inputs, results, errors and event bodies.
 //!
 //! In the log a payload is its bytes. In JSON it is readable: `{"content_type": .., "json": ..}` for
-//! JSON (kept to the letter), `"text"` for other UTF-8 text types, `"base64"` for the rest, and
-//! `null` for no payload.
+//! JSON (kept to the letter), `"text"` for text types and for JSON that would not come back to the
+//! letter, `"base64"` for the rest, and `null` for no payload. The content type may be left out; it is then
+//! that of the form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -58,14 +59,19 @@ struct InLog {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InJson<'a> {
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    content_type: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
+    content_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "even_null")]
     json: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
     text: Option<std::borrow::Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     base64: Option<String>,
+}
+
+/// A JSON value that is `null` is a value; serde would take it for a missing one.
+fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl Serialize for Payload {
@@ -78,13 +84,16 @@ impl Serialize for Payload {
             return serializer.serialize_none();
         }
         let text = std::str::from_utf8(&self.data).ok();
-        let mut value = InJson { content_type: self.content_type.clone(), json: None, text: None, base64: None };
-        if self.content_type == JSON {
-            value.json = text.and_then(|t| RawValue::from_string(t.to_owned()).ok());
-        } else if self.content_type.starts_with("text/") {
-            value.text = text.map(Into::into);
-        }
-        if value.json.is_none() && value.text.is_none() {
+        let content_type = Some(self.content_type.clone());
+        let mut value = InJson { content_type, json: None, text: None, base64: None };
+        let is_json = self.content_type == JSON;
+        if let Some(text) = text.filter(|_| is_json || self.content_type.starts_with("text/")) {
+            let raw = RawValue::from_string(text.to_owned()).ok().filter(|raw| is_json && raw.get() == text);
+            match raw {
+                Some(raw) => value.json = Some(raw),
+                None => value.text = Some(text.into()),
+            }
+        } else {
             value.base64 = Some(STANDARD.encode(&self.data));
         }
         value.serialize(serializer)
@@ -110,9 +119,7 @@ impl<'de> Deserialize<'de> for Payload {
             }
             _ => return Err(D::Error::custom("a payload has exactly one of json, text and base64")),
         };
-        let given = !value.content_type.is_empty();
-        let content_type = if given { value.content_type } else { fallback.to_owned() };
-        Ok(Self { content_type, data })
+        Ok(Self { content_type: value.content_type.unwrap_or_else(|| fallback.to_owned()), data })
     }
 }
 
@@ -127,7 +134,11 @@ mod tests {
             Payload::json(&serde_json::json!({"a": [1, 2.5, null]})).unwrap(),
             Payload::text("plain é"),
             Payload::octets(vec![0, 255, 1]),
+            Payload::json(&()).unwrap(),
             Payload { content_type: JSON.into(), data: Bytes::from_static(b"no json") },
+            Payload { content_type: JSON.into(), data: Bytes::from_static(b" {\"a\":1}\n") },
+            Payload { content_type: JSON.into(), data: Bytes::new() },
+            Payload { content_type: String::new(), data: Bytes::from_static(b"undescribed") },
             Payload { content_type: "text/csv".into(), data: Bytes::from_static(&[0xff]) },
         ];
         for payload in all {
@@ -144,6 +155,14 @@ mod tests {
         let payload: Payload = serde_json::from_str(text).unwrap();
         assert_eq!(&payload.data[..], br#"{"n": 12345678901234567890.10}"#);
         assert_eq!(serde_json::to_string(&payload).unwrap(), text);
+    }
+
+    #[test]
+    fn the_content_type_may_be_left_out() {
+        let payload: Payload = serde_json::from_str(r#"{"json":null}"#).unwrap();
+        assert_eq!((payload.content_type.as_str(), &payload.data[..]), (JSON, &b"null"[..]));
+        let payload: Payload = serde_json::from_str(r#"{"text":"a"}"#).unwrap();
+        assert_eq!(payload, Payload::text("a"));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use crate::archive::{Archive, ArchiveResult};
 use crate::command::Scope;
-use crate::history::{HistoryEvent, Run, Workflow};
+use crate::history::{HistoryEvent, Run, StoredEvent, Workflow};
 use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
 use crate::keys;
 use crate::member::MemberState;
-use crate::outbox::{Row, RowStatus};
+use crate::outbox::Row;
 use crate::payload::Payload;
 use crate::shard::ShardEntry;
 use crate::state::Machine;
@@ -45,8 +45,8 @@ impl Machine {
         limit: usize,
     ) -> ArchiveResult<Vec<HistoryEvent>> {
         let (from, to) = (keys::event(id, from_seq.max(1)), keys::event(id, u64::MAX));
-        let pairs = archive.scan(&from, &to, limit)?;
-        pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
+        let pairs = self.scan(archive, &from, &to, limit)?;
+        pairs.iter().map(|(key, value)| Ok(keys::decode::<StoredEvent>(key, value)?.event)).collect()
     }
 
     /// All runs of a workflow, oldest first.
@@ -54,7 +54,7 @@ impl Machine {
     /// # Errors
     /// When the archive cannot be read.
     pub fn runs(&self, archive: &dyn Archive, id: &WorkflowId, limit: usize) -> ArchiveResult<Vec<Run>> {
-        let pairs = archive.scan(&keys::run(id, 0), &keys::run(id, u32::MAX), limit)?;
+        let pairs = self.scan(archive, &keys::run(id, 0), &keys::run(id, u32::MAX), limit)?;
         pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
     }
 
@@ -110,31 +110,30 @@ impl Machine {
         self.open.iter().filter(move |(id, _)| self.shard_of(id) == shard)
     }
 
+    /// All live rows, by shard, then by key.
+    pub fn live_rows(&self) -> impl Iterator<Item = (&DispatchKey, &Row)> {
+        self.rows.all()
+    }
+
     /// Live rows by status.
     pub fn row_counts(&self) -> RowCounts {
-        let mut counts = RowCounts::default();
-        for (_, row) in self.rows.all() {
-            match row.status {
-                RowStatus::Claimed => counts.claimed += 1,
-                _ => counts.pending += 1,
-            }
-        }
-        counts
+        let claimed = self.index.claimed_count();
+        RowCounts { pending: (self.rows.count() - claimed) as u64, claimed: claimed as u64 }
     }
 
     /// Claimed rows whose claim is at least `older_than_ms` old at `now`, by claim time, then key.
     pub fn stale_rows(&self, now: Millis, older_than_ms: u64, limit: usize) -> Vec<(DispatchKey, Row)> {
-        let until = Millis(now.0.saturating_sub(older_than_ms));
-        let row = |key: &DispatchKey| {
+        let Some(until) = now.0.checked_sub(older_than_ms) else { return Vec::new() };
+        let row = |(key, _): (&DispatchKey, _)| {
             let row = self.rows.get(self.shard_of(&key.workflow), key)?;
             Some((key.clone(), row.clone()))
         };
-        self.index.claimed_until(until).filter_map(row).take(limit).collect()
+        self.index.claimed_until(Millis(until)).filter_map(row).take(limit).collect()
     }
 
     /// The rows that a claim of this scope at `now` may take, in the order in which claims take them.
     pub fn due<'a>(&'a self, scope: &'a Scope, now: Millis) -> impl Iterator<Item = &'a DispatchKey> {
-        self.index.due(scope, now)
+        self.index.due(scope, None, now)
     }
 
     /// True if the reply to this key is remembered: a request under it gets that reply and changes nothing.

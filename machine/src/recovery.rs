@@ -1,10 +1,12 @@
 //! Putting rows right after something ended: a workflow (settle), a lease, a holder (re-arm), or
 //! nobody knows (reconcile). Each is one apply, so there is no moment in between to be seen.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::archive::ArchiveResult;
-use crate::command::Command;
 use crate::event::ClusterEvent;
-use crate::id::{DispatchKey, WorkflowId};
+use crate::id::{DispatchKey, Millis, WorkflowId};
+use crate::keys;
 use crate::limits::LEASES_ENDED_PER_ENTRY_MAX;
 use crate::outbox::{NewRow, Row, RowStatus};
 use crate::reject::Reject;
@@ -38,37 +40,45 @@ impl Apply<'_> {
         self.put_row(key, row);
     }
 
-    /// Cancels all live rows of a workflow and returns their keys.
-    pub fn settle_rows(&mut self, workflow: &WorkflowId) -> Vec<DispatchKey> {
+    pub fn settle(&mut self, workflow: &WorkflowId) -> Reply {
+        let keys = self.cancel_all(workflow);
+        self.tell_settled(workflow, keys.len());
+        Reply::Settled { keys }
+    }
+
+    /// Cancels all live rows of a workflow and returns their keys, ascending.
+    pub fn cancel_all(&mut self, workflow: &WorkflowId) -> Vec<DispatchKey> {
         let shard = self.state.shard_of(workflow);
         let rows = self.state.rows.of_workflow(shard, workflow);
-        let rows: Vec<(DispatchKey, Row)> = rows.map(|(key, row)| (key.clone(), row.clone())).collect();
-        self.cancel_rows(workflow, rows)
+        self.cancel_rows(rows.map(|(key, row)| (key.clone(), row.clone())).collect())
     }
 
-    /// Cancels those of the given rows of a workflow that are live and returns their keys.
-    pub fn settle_ordinals(&mut self, workflow: &WorkflowId, ordinals: &[u64]) -> Vec<DispatchKey> {
+    /// Cancels those of the given rows of a workflow that are live and returns their keys, ascending.
+    pub fn cancel_ordinals(&mut self, workflow: &WorkflowId, ordinals: &[u64]) -> Vec<DispatchKey> {
         let shard = self.state.shard_of(workflow);
-        let mut rows = Vec::new();
+        let mut rows = BTreeMap::new();
         for ordinal in ordinals {
             let key = DispatchKey { workflow: workflow.clone(), ordinal: *ordinal };
-            if let Some(row) = self.state.rows.get(shard, &key) {
-                rows.push((key, row.clone()));
+            if let Some(row) = self.state.rows.get(shard, &key).cloned() {
+                rows.insert(key, row);
             }
         }
-        self.cancel_rows(workflow, rows)
+        self.cancel_rows(rows.into_iter().collect())
     }
 
-    fn cancel_rows(&mut self, workflow: &WorkflowId, rows: Vec<(DispatchKey, Row)>) -> Vec<DispatchKey> {
-        if !rows.is_empty() {
-            self.events.push(ClusterEvent::SettledRows { workflow: workflow.clone(), rows: rows.len() as u64 });
-        }
-        let mut keys = Vec::with_capacity(rows.len());
-        for (key, row) in rows {
+    fn cancel_rows(&mut self, rows: Vec<(DispatchKey, Row)>) -> Vec<DispatchKey> {
+        let cancel = |(key, row)| {
             self.cancel_row(&key, row);
-            keys.push(key);
+            key
+        };
+        rows.into_iter().map(cancel).collect()
+    }
+
+    /// Tells subscribers that rows of a workflow were cancelled.
+    pub fn tell_settled(&mut self, workflow: &WorkflowId, rows: usize) {
+        if rows > 0 {
+            self.events.push(ClusterEvent::SettledRows { workflow: workflow.clone(), rows: rows as u64 });
         }
-        keys
     }
 
     pub fn rearm(&mut self, workflow: WorkflowId, rows: Vec<NewRow>) -> ArchiveResult<Result<Reply, Reject>> {
@@ -81,76 +91,67 @@ impl Apply<'_> {
                 state.status
             ))));
         }
+        let run = state.run.number;
         let mut keys = Vec::with_capacity(rows.len());
         for new in rows {
             let key = DispatchKey { workflow: workflow.clone(), ordinal: new.ordinal };
             match self.row(&key)? {
-                None => self.insert_row(&key, &state.namespace, state.run.number, new, false),
-                Some(row) if row.status.is_live() => self.rearm_row(&key, row),
-                Some(mut row) => {
-                    row.status = RowStatus::Pending;
-                    row.run = state.run.number;
-                    row.visible_after = self.now();
-                    self.revive_row(&key, row);
+                None => {
+                    let outcome_seq = self.get(&keys::outcome(&workflow, run, key.ordinal))?;
+                    let row = self.new_row(&key, &state.namespace, run, new);
+                    self.put_row(&key, Row { outcome_seq, ..row });
                 }
+                Some(row) if row.status.is_live() => self.rearm_row(&key, row),
+                Some(row) => self.revive_row(&key, row, run)?,
             }
             keys.push(key);
         }
         Ok(Ok(Reply::Rearmed { keys }))
     }
 
-    pub fn reconcile(&mut self, older_than_ms: u64, limit: u32, excluded: &[DispatchKey]) -> ArchiveResult<Reply> {
-        let until = self.now().0.saturating_sub(older_than_ms);
-        let stale = self.state.index.claimed_until(crate::id::Millis(until));
-        let stale = stale.filter(|key| !excluded.contains(key));
-        let keys: Vec<DispatchKey> = stale.cloned().collect();
+    /// A finished row is pending again. One of an earlier run becomes a row of the run that is open, and
+    /// leaves its outcome behind.
+    fn revive_row(&mut self, key: &DispatchKey, mut row: Row, run: u32) -> ArchiveResult<()> {
+        if row.run != run {
+            row.run = run;
+            row.outcome_seq = self.get(&keys::outcome(&key.workflow, run, key.ordinal))?;
+            row.failure_delivered = false;
+        }
+        row.status = RowStatus::Pending;
+        row.visible_after = self.now();
+        self.replace_row(key, row);
+        Ok(())
+    }
+
+    pub fn reconcile(&mut self, older_than_ms: u64, limit: u32, excluded: Vec<DispatchKey>) -> ArchiveResult<Reply> {
         let (mut rearmed, mut settled, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
-        for key in keys {
-            if rearmed.len() + settled.len() + unknown.len() >= limit as usize {
-                break;
-            }
+        for key in self.stale(older_than_ms, limit, excluded) {
             let shard = self.state.shard_of(&key.workflow);
             let Some(row) = self.state.rows.get(shard, &key).cloned() else { continue };
-            let Some(workflow) = self.workflow(&key.workflow)? else {
-                unknown.push(key);
-                continue;
-            };
-            if workflow.status.is_terminal() {
-                self.cancel_row(&key, row);
-                settled.push(key);
-            } else if !self.has_running_lease(&row) {
-                self.rearm_row(&key, row);
-                rearmed.push(key);
+            match self.workflow(&key.workflow)? {
+                None => unknown.push(key),
+                Some(workflow) if workflow.status.is_terminal() => {
+                    self.cancel_row(&key, row);
+                    settled.push(key);
+                }
+                Some(_) => {
+                    self.rearm_row(&key, row);
+                    rearmed.push(key);
+                }
             }
         }
         Ok(Reply::Reconciled { rearmed, settled, unknown })
     }
 
-    /// A lease that runs is the proof that its holder lives; the age of the claim says nothing against it.
-    fn has_running_lease(&self, row: &Row) -> bool {
-        let deadline = row.claim.as_ref().and_then(|claim| claim.deadline);
-        deadline.is_some_and(|deadline| deadline > self.now())
-    }
-}
-
-impl Command {
-    /// The workflow that the command writes to, if it is about one; its shard's fence applies then.
-    pub fn workflow(&self) -> Option<&WorkflowId> {
-        match self {
-            Self::Commit(commit) => Some(&commit.workflow),
-            Self::Heartbeat { key, .. }
-            | Self::Complete { key, .. }
-            | Self::Fail { key, .. }
-            | Self::Retry { key, .. } => Some(&key.workflow),
-            Self::Settle { workflow } | Self::Rearm { workflow, .. } => Some(workflow),
-            Self::Create { .. }
-            | Self::Boot { .. }
-            | Self::Assign { .. }
-            | Self::Adopt { .. }
-            | Self::Transfer { .. }
-            | Self::Claim(_)
-            | Self::Reconcile { .. }
-            | Self::Tick => None,
-        }
+    /// Up to `limit` claims that are old enough and that nothing vouches for. A lease that runs is the proof
+    /// that its holder lives; the age of the claim says nothing against it.
+    fn stale(&self, older_than_ms: u64, limit: u32, excluded: Vec<DispatchKey>) -> Vec<DispatchKey> {
+        let now = self.now();
+        let Some(until) = now.0.checked_sub(older_than_ms) else { return Vec::new() };
+        let excluded: BTreeSet<DispatchKey> = excluded.into_iter().collect();
+        let claims = self.state.index.claimed_until(Millis(until));
+        let lapsed = claims.filter(|(_, deadline)| deadline.is_none_or(|deadline| deadline <= now));
+        let stale = lapsed.map(|(key, _)| key).filter(|key| !excluded.contains(key));
+        stale.take(limit as usize).cloned().collect()
     }
 }

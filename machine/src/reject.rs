@@ -29,7 +29,9 @@ pub enum Reject {
         /// The owner's epoch.
         epoch: Epoch,
     },
-    /// The activity has its outcome, or its workflow has ended; nothing is left to record.
+    /// The activity has its outcome, or its workflow has ended; nothing is left to record. (A row that was
+    /// re-armed although its activity had its outcome is finished by this answer, in the sense of that
+    /// outcome, so that it is not delivered for ever.)
     #[error("{key} is already terminal")]
     AlreadyTerminal {
         /// The row.
@@ -50,7 +52,7 @@ pub enum Reject {
         key: DispatchKey,
     },
     /// The row is not in a status from which this transition starts.
-    #[error("row {key} is {status}, so this does not apply")]
+    #[error("row {key} is {status} and not claimed, so it cannot be handed back")]
     RowNotClaimed {
         /// The row.
         key: DispatchKey,

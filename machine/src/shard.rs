@@ -19,6 +19,9 @@ use crate::reject::Reject;
 use crate::reply::{Moved, Reply};
 use crate::state::Apply;
 
+pub(crate) const NO_MEMBER: &str = "is no member of the cluster";
+pub(crate) const BOOTED_SINCE: &str = "has started again since; this process of it is over";
+
 /// A shard that has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardEntry {
@@ -55,10 +58,6 @@ impl Directory {
         self.0.values().filter(move |entry| entry.owner == *node)
     }
 
-    pub fn is_owner(&self, shard: ShardId, node: &NodeName) -> bool {
-        self.get(shard).is_some_and(|entry| entry.owner == *node)
-    }
-
     fn holder(&self, shard: ShardId) -> (Option<NodeName>, Epoch) {
         self.get(shard).map_or((None, Epoch(0)), |entry| (Some(entry.owner.clone()), entry.epoch))
     }
@@ -77,7 +76,10 @@ impl Apply<'_> {
     }
 
     pub fn create(&mut self, shard_count: u32) -> Result<Reply, Reject> {
-        if !(1..=SHARDS_MAX).contains(&shard_count) {
+        if shard_count == 0 {
+            return Err(Reject::invalid("shard_count must be at least 1"));
+        }
+        if shard_count > SHARDS_MAX {
             return Err(Reject::LimitExceeded {
                 what: "the shard count".to_owned(),
                 limit: u64::from(SHARDS_MAX),
@@ -86,19 +88,26 @@ impl Apply<'_> {
         }
         if self.state.meta.shard_count == 0 {
             self.state.meta.shard_count = shard_count;
+            self.state.rows.spread(shard_count);
         }
         Ok(Reply::Created { shard_count: self.state.meta.shard_count })
     }
 
-    pub fn boot(&mut self, node: NodeName, boot: BootId) -> Result<Reply, Reject> {
+    pub fn boot(&mut self, node: NodeName, boot: BootId) -> ArchiveResult<Result<Reply, Reject>> {
         let Some(member) = self.state.members.get(&node) else {
-            return Err(Reject::NodeState { node, problem: "is no member of the cluster".to_owned() });
+            return Ok(Err(Reject::NodeState { node, problem: NO_MEMBER.to_owned() }));
         };
         let mut member = member.clone();
         if member.boot.as_ref() == Some(&boot) {
             let shards = self.state.directory.owned_by(&node).map(|entry| (entry.shard, entry.epoch)).collect();
-            return Ok(Reply::Booted { shards, rearmed: Vec::new() });
+            return Ok(Ok(Reply::Booted { shards, rearmed: Vec::new() }));
         }
+        // A boot that was held up on its way must not take the node from the process that came after it.
+        let past = keys::boot(&node, &boot);
+        if self.get::<Millis>(&past)?.is_some() {
+            return Ok(Err(Reject::NodeState { node, problem: BOOTED_SINCE.to_owned() }));
+        }
+        self.state.put(past, &self.now());
         member.boot = Some(boot.clone());
         self.state.put(keys::member(&node), &member);
         self.state.members.insert(node.clone(), member);
@@ -106,17 +115,20 @@ impl Apply<'_> {
         self.effects.push(Effect::TopologyChanged);
 
         let rearmed = self.rearm_held_by(&node);
+        let mut by_shard: BTreeMap<ShardId, Vec<DispatchKey>> = BTreeMap::new();
+        for key in &rearmed {
+            by_shard.entry(self.state.shard_of(&key.workflow)).or_default().push(key.clone());
+        }
         let owned: Vec<ShardEntry> = self.state.directory.owned_by(&node).cloned().collect();
         let mut shards = Vec::with_capacity(owned.len());
         for entry in owned {
-            let of_shard = rearmed.iter().filter(|key| self.state.shard_of(&key.workflow) == entry.shard);
-            let of_shard = of_shard.cloned().collect();
+            let of_shard = by_shard.remove(&entry.shard).unwrap_or_default();
             let epoch = self.own(entry.shard, &node, entry.previous.clone());
             self.events.push(ClusterEvent::ShardAssigned { shard: entry.shard, owner: node.clone(), epoch });
             self.acquired(&node, entry.shard, epoch, Vec::new(), of_shard);
             shards.push((entry.shard, epoch));
         }
-        Ok(Reply::Booted { shards, rearmed })
+        Ok(Ok(Reply::Booted { shards, rearmed }))
     }
 
     pub fn assign(&mut self, owners: Vec<(ShardId, NodeName)>) -> Result<Reply, Reject> {
@@ -132,6 +144,9 @@ impl Apply<'_> {
                 self.acquired(&node, shard, epoch, Vec::new(), Vec::new());
                 shards.push(shard);
             }
+        }
+        if !shards.is_empty() {
+            self.effects.push(Effect::TopologyChanged);
         }
         Ok(Reply::Assigned { shards })
     }
@@ -154,8 +169,7 @@ impl Apply<'_> {
             self.events.push(ClusterEvent::ShardAdoptionSkipped { shard, by, held_by: held_by.clone(), epoch });
             return Ok(Ok(Reply::AlreadyAdopted { shard, held_by, epoch }));
         }
-        let liveness = self.state.members.get(&from).map(|state| state.member.liveness);
-        if !matches!(liveness, None | Some(Liveness::Down { .. })) {
+        if !self.is_gone(&from) {
             return Ok(Err(Reject::NodeState { node: from, problem: "is not committed as down".to_owned() }));
         }
         if let Err(reject) = self.check_serves(&by) {
@@ -189,6 +203,10 @@ impl Apply<'_> {
         };
         if from == to {
             return Ok(Err(Reject::NodeState { node: to, problem: format!("owns shard {shard} already") }));
+        }
+        if self.is_gone(&from) {
+            let problem = "is down; its shards are adopted, not transferred".to_owned();
+            return Ok(Err(Reject::NodeState { node: from, problem }));
         }
         let moved = self.hand_over(shard, &from, &to)?;
         self.events.push(ClusterEvent::ShardTransferred { shard, from, to, epoch: moved.epoch });
@@ -234,9 +252,7 @@ impl Apply<'_> {
     fn own(&mut self, shard: ShardId, owner: &NodeName, previous: Option<NodeName>) -> Epoch {
         let (_, last) = self.state.directory.holder(shard);
         let epoch = Epoch(last.0 + 1);
-        let entry = ShardEntry { shard, owner: owner.clone(), epoch, since: self.now(), previous };
-        self.state.put(keys::shard(shard), &entry);
-        self.state.directory.restore(entry);
+        self.state.put_shard(ShardEntry { shard, owner: owner.clone(), epoch, since: self.now(), previous });
         epoch
     }
 
@@ -251,6 +267,12 @@ impl Apply<'_> {
         self.effects.push(Effect::ShardAcquired { node: node.clone(), shard, epoch, settled, rearmed });
     }
 
+    /// True for a node that is committed as down, or that has left the cluster.
+    fn is_gone(&self, node: &NodeName) -> bool {
+        let member = self.state.members.get(node);
+        member.is_none_or(|state| matches!(state.member.liveness, Liveness::Down { .. }))
+    }
+
     fn check_shard(&self, shard: ShardId) -> Result<(), Reject> {
         let shard_count = self.state.meta.shard_count;
         if shard.0 < shard_count { Ok(()) } else { Err(Reject::NoSuchShard { shard, shard_count }) }
@@ -260,7 +282,7 @@ impl Apply<'_> {
         let problem = match self.state.members.get(node) {
             Some(member) if member.serves() => return Ok(()),
             Some(_) => "is not up",
-            None => "is no member of the cluster",
+            None => NO_MEMBER,
         };
         Err(Reject::NodeState { node: node.clone(), problem: problem.to_owned() })
     }

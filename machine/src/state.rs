@@ -13,11 +13,12 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::archive::{Archive, ArchiveResult, Pair, Writes};
 use crate::event::{ClusterEvent, Effect};
 use crate::history::{Workflow, WorkflowStatus};
-use crate::id::{BootId, DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
 use crate::keys::{self, Key};
 use crate::member::MemberState;
-use crate::outbox::{LiveRows, Row, RowIndex};
-use crate::shard::Directory;
+use crate::outbox::Row;
+use crate::row_index::{LiveRows, RowIndex, Standing};
+use crate::shard::{Directory, ShardEntry};
 
 /// How many rows a load reads at a time.
 const LOAD_BATCH: usize = 1_024;
@@ -90,9 +91,8 @@ impl Machine {
         })?;
         each(archive, keys::LIVE_ROWS, |key, row: Row| {
             let key = keys::parse_live_row(key)?;
-            machine.index.insert(&key, &row, machine.open.get(&key.workflow).is_some_and(is_paused));
-            let shard = ShardId::of(&key.workflow, machine.meta.shard_count);
-            machine.rows.insert(shard, key, row);
+            machine.index.insert(&key, &row, machine.standing(&key));
+            machine.rows.insert(machine.shard_of(&key.workflow), key, row);
             Ok(())
         })?;
         each(archive, keys::REPLIES, |key, reply: crate::dedup::Remembered| {
@@ -142,6 +142,25 @@ impl Machine {
         stored.map(|stored| keys::decode(key, &stored)).transpose()
     }
 
+    /// Up to `limit` pairs with `from <= key < to`, ascending, with the writes that storage has yet to commit.
+    pub(crate) fn scan(&self, archive: &dyn Archive, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+        let pending = self.writes.range(from.to_vec()..to.to_vec());
+        let pending_count = pending.clone().count();
+        if pending_count == 0 {
+            return archive.scan(from, to, limit);
+        }
+        // A pending delete hides one stored pair, so this many are enough to fill the page.
+        let stored = archive.scan(from, to, limit.saturating_add(pending_count))?;
+        let mut pairs: BTreeMap<_, _> = stored.into_iter().collect();
+        for (key, value) in pending {
+            match value {
+                Some(value) => pairs.insert(key.clone(), value.clone()),
+                None => pairs.remove(key),
+            };
+        }
+        Ok(pairs.into_iter().take(limit).collect())
+    }
+
     pub(crate) fn put<T: Serialize>(&mut self, key: Key, value: &T) {
         let value = keys::encode(value);
         self.fold(&key, &value);
@@ -160,10 +179,10 @@ impl Machine {
         self.hasher.update(value);
     }
 
-    /// Ends an entry: its writes, its time and its index go into the hash.
+    /// Ends an entry: its writes, its time, its index and the shard count go into the hash.
     pub(crate) fn seal(&mut self, log_index: u64) {
         self.meta.index = log_index;
-        for number in [self.meta.hash, self.meta.now.0, log_index] {
+        for number in [self.meta.hash, self.meta.now.0, log_index, u64::from(self.meta.shard_count)] {
             self.hasher.update(&number.to_le_bytes());
         }
         self.meta.hash = self.hasher.digest();
@@ -171,12 +190,33 @@ impl Machine {
         self.writes.insert(keys::meta(), Some(keys::encode(&self.meta)));
     }
 
-    pub(crate) fn boot_of(&self, node: &NodeName) -> Option<&BootId> {
-        self.members.get(node)?.boot.as_ref()
+    fn owner_of(&self, shard: ShardId) -> Option<NodeName> {
+        self.directory.get(shard).map(|entry| entry.owner.clone())
+    }
+
+    fn standing(&self, key: &DispatchKey) -> Standing {
+        let held = self.open.get(&key.workflow).is_some_and(is_paused);
+        Standing { owner: self.owner_of(self.shard_of(&key.workflow)), held }
+    }
+
+    /// Changes an entry of the directory; due rows move to the lane of the new owner.
+    pub(crate) fn put_shard(&mut self, entry: ShardEntry) {
+        let shard = entry.shard;
+        let (before, after) = (self.owner_of(shard), Some(entry.owner.clone()));
+        self.put(keys::shard(shard), &entry);
+        self.directory.restore(entry);
+        if before == after {
+            return;
+        }
+        for (key, row) in self.rows.of_shard(shard) {
+            let held = self.open.get(&key.workflow).is_some_and(is_paused);
+            self.index.remove(key, row, before.clone());
+            self.index.insert(key, row, Standing { owner: after.clone(), held });
+        }
     }
 }
 
-pub(crate) fn is_paused(workflow: &Workflow) -> bool {
+fn is_paused(workflow: &Workflow) -> bool {
     workflow.status == WorkflowStatus::Paused
 }
 
@@ -237,12 +277,13 @@ impl Apply<'_> {
     /// Moves a workflow's pending rows into or out of the index of due rows.
     fn reindex_rows(&mut self, id: &WorkflowId, held: bool) {
         let shard = self.state.shard_of(id);
+        let owner = self.state.owner_of(shard);
         let Machine { rows, index, .. } = &mut *self.state;
         for (key, row) in rows.of_workflow(shard, id) {
-            index.remove(key, row);
-            index.insert(key, row, held);
+            index.remove(key, row, owner.clone());
+            index.insert(key, row, Standing { owner: owner.clone(), held });
             if !held && row.claim.is_none() {
-                self.effects.push(rows_due(row));
+                announce_due(&mut self.effects, row);
             }
         }
     }
@@ -250,9 +291,10 @@ impl Apply<'_> {
     /// Writes a row, keeping live ones in memory and indexed, and finished ones out of it.
     pub fn put_row(&mut self, key: &DispatchKey, row: Row) {
         let shard = self.state.shard_of(&key.workflow);
+        let standing = self.state.standing(key);
         let before = self.state.rows.remove(shard, key);
         if let Some(before) = &before {
-            self.state.index.remove(key, before);
+            self.state.index.remove(key, before, standing.owner.clone());
         }
         if !row.status.is_live() {
             if before.is_some() {
@@ -262,21 +304,25 @@ impl Apply<'_> {
             return;
         }
         self.state.put(keys::live_row(key), &row);
-        let held = self.state.open.get(&key.workflow).is_some_and(is_paused);
-        self.state.index.insert(key, &row, held);
-        if row.claim.is_none() && !held {
-            self.effects.push(rows_due(&row));
+        if row.claim.is_none() && !standing.held {
+            announce_due(&mut self.effects, &row);
         }
+        self.state.index.insert(key, &row, standing);
         self.state.rows.insert(shard, key.clone(), row);
     }
 
-    /// Writes a live row in the place of a finished one.
-    pub fn revive_row(&mut self, key: &DispatchKey, row: Row) {
+    /// Writes a row in the place of a finished one.
+    pub fn replace_row(&mut self, key: &DispatchKey, row: Row) {
         self.state.delete(keys::finished_row(key));
         self.put_row(key, row);
     }
 }
 
-fn rows_due(row: &Row) -> Effect {
-    Effect::RowsDue { namespace: row.namespace.clone(), task_queue: row.task_queue.clone(), at: row.visible_after }
+/// Says that a row is due; once for rows in a row that are due alike.
+fn announce_due(effects: &mut Vec<Effect>, row: &Row) {
+    let (namespace, task_queue) = (row.namespace.clone(), row.task_queue.clone());
+    let due = Effect::RowsDue { namespace, task_queue, at: row.visible_after };
+    if effects.last() != Some(&due) {
+        effects.push(due);
+    }
 }

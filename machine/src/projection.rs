@@ -1,0 +1,151 @@
+//! Status, runs and outcomes are a projection of a history's events, kept up to date in apply. [`project`]
+//! computes it for a batch before anything is written, so a batch is taken whole or refused whole.
+
+use std::collections::BTreeSet;
+
+use crate::history::{EventKind, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
+use crate::id::{DispatchKey, Millis, Namespace, RunId, WorkflowId};
+use crate::reject::Reject;
+
+/// What a batch of events makes of a workflow.
+#[derive(Debug)]
+pub(crate) struct Projection {
+    /// The workflow after the batch.
+    pub workflow: Workflow,
+    /// Runs that the batch opened, closed or reopened, as they are after it.
+    pub runs: Vec<Run>,
+    /// Outcomes of activities in the batch.
+    pub outcomes: Vec<Outcome>,
+    /// True if a run was closed somewhere in the batch.
+    pub closed: bool,
+}
+
+/// One activity's outcome in a batch.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub run: u32,
+    pub ordinal: u64,
+    pub kind: EventKind,
+    pub seq: u64,
+}
+
+fn default_run_id(number: u32) -> RunId {
+    // "run-" and a number is a valid id: not empty, short, no control characters.
+    #[allow(clippy::unwrap_used)]
+    RunId::new(format!("run-{number}")).unwrap()
+}
+
+fn first_run(event: &NewEvent, at: Millis) -> Result<Workflow, Reject> {
+    if event.kind == EventKind::WorkflowReopened {
+        return Err(Reject::invalid("events: a new workflow cannot begin with WorkflowReopened"));
+    }
+    let (namespace, run) = if event.kind == EventKind::WorkflowStarted {
+        let start = start_of(event)?;
+        (start.namespace.clone(), open_run(start, 1, None, at, 1))
+    } else {
+        let run = Run {
+            number: 1,
+            run_id: default_run_id(1),
+            parent: None,
+            workflow_type: None,
+            status: WorkflowStatus::Running,
+            started_at: at,
+            started_seq: 1,
+            closed_at: None,
+        };
+        (Namespace::default(), run)
+    };
+    Ok(Workflow { namespace, status: WorkflowStatus::Running, head: 0, run })
+}
+
+fn start_of(event: &NewEvent) -> Result<&WorkflowStart, Reject> {
+    event.start.as_ref().ok_or_else(|| Reject::invalid("events: WorkflowStarted needs `start`"))
+}
+
+fn open_run(start: &WorkflowStart, number: u32, parent: Option<RunId>, at: Millis, seq: u64) -> Run {
+    Run {
+        number,
+        run_id: start.run_id.clone().unwrap_or_else(|| default_run_id(number)),
+        parent,
+        workflow_type: Some(start.workflow_type.clone()),
+        status: WorkflowStatus::Running,
+        started_at: at,
+        started_seq: seq,
+        closed_at: None,
+    }
+}
+
+/// What `events` make of the workflow `id`, or why they do not fit. Writes nothing.
+pub(crate) fn project(
+    id: &WorkflowId,
+    current: Option<Workflow>,
+    events: &[NewEvent],
+    at: Millis,
+) -> Result<Projection, Reject> {
+    let Some(first) = events.first() else {
+        let workflow = current.ok_or_else(|| Reject::invalid("a new workflow needs at least one event"))?;
+        return Ok(Projection { workflow, runs: Vec::new(), outcomes: Vec::new(), closed: false });
+    };
+    let is_new = current.is_none();
+    let run_before = current.as_ref().map(|workflow| workflow.run.clone());
+    let workflow = match current {
+        Some(workflow) => workflow,
+        None => first_run(first, at)?,
+    };
+    let mut projection = Projection { workflow, runs: Vec::new(), outcomes: Vec::new(), closed: false };
+    let mut seen = BTreeSet::new();
+    for (position, event) in events.iter().enumerate() {
+        let opened_by_first = is_new && position == 0 && event.kind == EventKind::WorkflowStarted;
+        projection.workflow.head += 1;
+        if !opened_by_first {
+            projection.lifecycle(event, at)?;
+        }
+        projection.outcome(id, event, &mut seen)?;
+    }
+    if run_before.as_ref() != Some(&projection.workflow.run) {
+        projection.runs.push(projection.workflow.run.clone());
+    }
+    Ok(projection)
+}
+
+impl Projection {
+    fn lifecycle(&mut self, event: &NewEvent, at: Millis) -> Result<(), Reject> {
+        let Some(status) = event.kind.leads_to() else { return Ok(()) };
+        let workflow = &mut self.workflow;
+        let terminal = workflow.status.is_terminal();
+        let fits = match event.kind {
+            EventKind::WorkflowStarted | EventKind::WorkflowReopened => terminal,
+            _ => !terminal,
+        };
+        if !fits {
+            return Err(Reject::WorkflowStatus { kind: event.kind.clone(), status: workflow.status });
+        }
+        if event.kind == EventKind::WorkflowStarted {
+            let start = start_of(event)?;
+            let number = workflow.run.number.checked_add(1);
+            let number = number.ok_or_else(|| Reject::invalid("events: the workflow has no number left for a run"))?;
+            let next = open_run(start, number, Some(workflow.run.run_id.clone()), at, workflow.head);
+            self.runs.push(std::mem::replace(&mut workflow.run, next));
+        }
+        workflow.status = status;
+        workflow.run.status = status;
+        workflow.run.closed_at = status.is_terminal().then_some(at);
+        self.closed |= status.is_terminal();
+        Ok(())
+    }
+
+    fn outcome(&mut self, id: &WorkflowId, event: &NewEvent, seen: &mut BTreeSet<(u32, u64)>) -> Result<(), Reject> {
+        if !event.kind.is_outcome() {
+            return Ok(());
+        }
+        let ordinal =
+            event.ordinal.ok_or_else(|| Reject::invalid(format!("events: {} needs `ordinal`", event.kind)))?;
+        let run = self.workflow.run.number;
+        if !seen.insert((run, ordinal)) {
+            let key = DispatchKey { workflow: id.clone(), ordinal };
+            return Err(Reject::AlreadyTerminal { key, status: None });
+        }
+        self.outcomes.push(Outcome { run, ordinal, kind: event.kind.clone(), seq: self.workflow.head });
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Live rows and the order in which they are due, end their leases and grow stale.
+//!
+//! Only live rows (pending or claimed) are in memory. Finished rows are on disk alone, so a claim costs
+//! the same whether a thousand or ten million rows have gone before it. Due rows stand in lanes, one for
+//! each owner, pin and activity type of a pool: a claim merges the lanes that it may take from and never
+//! walks over rows that are not for it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use crate::command::Scope;
+use crate::id::{ActivityType, DispatchKey, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
+use crate::outbox::Row;
+
+type Pool = (Namespace, TaskQueue);
+type Queue = BTreeSet<(Millis, DispatchKey)>;
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lane {
+    owner: Option<NodeName>,
+    pin: Option<NodeName>,
+    activity: ActivityType,
+}
+
+/// What a row's place in the index depends on besides the row itself. Whoever changes it takes the rows
+/// out first and puts them back afterwards.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// The owner of its shard.
+    pub owner: Option<NodeName>,
+    /// True if its workflow is paused.
+    pub held: bool,
+}
+
+/// The indexes over live rows. Derived from the rows, never stored.
+#[derive(Debug, Default)]
+pub(crate) struct RowIndex {
+    due: BTreeMap<Pool, BTreeMap<Lane, Queue>>,
+    leases: Queue,
+    /// By claim time; the value is the lease's end.
+    claimed: BTreeMap<(Millis, DispatchKey), Option<Millis>>,
+}
+
+impl RowIndex {
+    /// Adds a live row.
+    pub fn insert(&mut self, key: &DispatchKey, row: &Row, standing: Standing) {
+        if let Some(claim) = &row.claim {
+            self.claimed.insert((claim.claimed_at, key.clone()), claim.deadline);
+            if let Some(deadline) = claim.deadline {
+                self.leases.insert((deadline, key.clone()));
+            }
+        } else if !standing.held {
+            let lane = lane(row, standing.owner);
+            let queue = self.due.entry(pool(row)).or_default().entry(lane).or_default();
+            queue.insert((row.visible_after, key.clone()));
+        }
+    }
+
+    /// Takes a row out, with the owner that it was inserted under.
+    pub fn remove(&mut self, key: &DispatchKey, row: &Row, owner: Option<NodeName>) {
+        if let Some(claim) = &row.claim {
+            self.claimed.remove(&(claim.claimed_at, key.clone()));
+            if let Some(deadline) = claim.deadline {
+                self.leases.remove(&(deadline, key.clone()));
+            }
+            return;
+        }
+        let (pool, lane) = (pool(row), lane(row, owner));
+        let Some(lanes) = self.due.get_mut(&pool) else { return };
+        if let Some(queue) = lanes.get_mut(&lane) {
+            queue.remove(&(row.visible_after, key.clone()));
+            if queue.is_empty() {
+                lanes.remove(&lane);
+            }
+        }
+        if lanes.is_empty() {
+            self.due.remove(&pool);
+        }
+    }
+
+    fn queues<'a>(&'a self, scope: &'a Scope, owner: Option<&'a NodeName>) -> impl Iterator<Item = &'a Queue> {
+        let lanes = self.due.get(&(scope.namespace.clone(), scope.task_queue.clone())).into_iter().flatten();
+        let owned = move |lane: &Lane| owner.is_none() || lane.owner.as_ref() == owner;
+        lanes.filter(move |(lane, _)| owned(lane) && scope_takes(scope, lane)).map(|(_, queue)| queue)
+    }
+
+    /// Due rows of a scope in the order of claims: oldest `visible_after` first, then by key. With an
+    /// `owner` only those of its shards.
+    pub fn due<'a>(
+        &'a self,
+        scope: &'a Scope,
+        owner: Option<&'a NodeName>,
+        now: Millis,
+    ) -> impl Iterator<Item = &'a DispatchKey> {
+        let mut queues: Vec<_> = self.queues(scope, owner).map(|queue| queue.iter()).collect();
+        let mut heads: BinaryHeap<_> = queues
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(number, queue)| queue.next().map(|head| Reverse((head, number))))
+            .collect();
+        std::iter::from_fn(move || {
+            let Reverse(((visible_after, key), number)) = heads.pop()?;
+            if let Some(next) = queues[number].next() {
+                heads.push(Reverse((next, number)));
+            }
+            (*visible_after <= now).then_some(key)
+        })
+    }
+
+    /// When the first row of a scope is or was due.
+    pub fn next_due(&self, scope: &Scope) -> Option<Millis> {
+        self.queues(scope, None).filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
+    }
+
+    /// The first lease to end.
+    pub fn next_lease_end(&self) -> Option<Millis> {
+        self.leases.first().map(|(at, _)| *at)
+    }
+
+    /// Up to `limit` claims whose lease has ended at `now`, earliest first.
+    pub fn ended_leases(&self, now: Millis, limit: usize) -> Vec<DispatchKey> {
+        self.leases.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Claimed rows with the end of their lease, by claim time, then key, up to and including `until`.
+    pub fn claimed_until(&self, until: Millis) -> impl Iterator<Item = (&DispatchKey, Option<Millis>)> {
+        self.claimed.iter().take_while(move |((at, _), _)| *at <= until).map(|((_, key), deadline)| (key, *deadline))
+    }
+
+    /// How many rows are claimed.
+    pub fn claimed_count(&self) -> usize {
+        self.claimed.len()
+    }
+}
+
+fn pool(row: &Row) -> Pool {
+    (row.namespace.clone(), row.task_queue.clone())
+}
+
+fn lane(row: &Row, owner: Option<NodeName>) -> Lane {
+    Lane { owner, pin: row.node.clone(), activity: row.activity_type.clone() }
+}
+
+fn scope_takes(scope: &Scope, lane: &Lane) -> bool {
+    let placed = lane.pin.is_none() || lane.pin == scope.node;
+    placed && (scope.activity_types.is_empty() || scope.activity_types.contains(&lane.activity))
+}
+
+/// Live rows by shard, then by key, so that a shard's or a workflow's rows are one range.
+#[derive(Debug, Default)]
+pub(crate) struct LiveRows(BTreeMap<ShardId, BTreeMap<DispatchKey, Row>>);
+
+impl LiveRows {
+    pub fn get(&self, shard: ShardId, key: &DispatchKey) -> Option<&Row> {
+        self.0.get(&shard)?.get(key)
+    }
+
+    pub fn insert(&mut self, shard: ShardId, key: DispatchKey, row: Row) {
+        self.0.entry(shard).or_default().insert(key, row);
+    }
+
+    pub fn remove(&mut self, shard: ShardId, key: &DispatchKey) -> Option<Row> {
+        self.0.get_mut(&shard)?.remove(key)
+    }
+
+    /// The rows of a shard, by key.
+    pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
+        self.0.get(&shard).into_iter().flatten()
+    }
+
+    /// The rows of a workflow, by key.
+    pub fn of_workflow(&self, shard: ShardId, workflow: &WorkflowId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
+        let bound = |ordinal| DispatchKey { workflow: workflow.clone(), ordinal };
+        let range = bound(0)..=bound(u64::MAX);
+        self.0.get(&shard).into_iter().flat_map(move |rows| rows.range(range.clone()))
+    }
+
+    /// All rows, by shard, then by key.
+    pub fn all(&self) -> impl Iterator<Item = (&DispatchKey, &Row)> {
+        self.0.values().flatten()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+
+    /// Sorts the rows into the shards of a cluster that has just been created.
+    pub fn spread(&mut self, shard_count: u32) {
+        for (key, row) in std::mem::take(&mut self.0).into_values().flatten() {
+            self.insert(ShardId::of(&key.workflow, shard_count), key, row);
+        }
+    }
+}
