@@ -1,0 +1,287 @@
+//! The calls, under the names of the embedded `Store`.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use holdfast_machine::{
+    ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,
+    Payload, Returned, Run, ShardId, WorkflowId,
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::send::Call;
+use crate::wire::{
+    AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
+    Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, ReadMode, RearmBody, ReconcileBody,
+    Reconciled, RetryBody, ReturnedRow, RowView, Runs, StaleRow, StaleRows, TransferBody, WorkflowView, Write,
+};
+
+/// The result of a call.
+pub type CallResult<T> = Result<Answer<T>, ClientError>;
+
+/// All but the characters that RFC 3986 leaves as they are.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Workflows.
+impl Client {
+    /// Appends events: all or nothing.
+    ///
+    /// # Errors
+    /// A refusal, or what kept the call from being answered; so with all calls here.
+    pub async fn append(
+        &self,
+        workflow: &WorkflowId,
+        expected_seq: u64,
+        events: Vec<NewEvent>,
+        write: Write,
+    ) -> CallResult<Committed> {
+        self.post(workflow_path(workflow, "/append")?, &AppendBody { expected_seq, events }, write).await
+    }
+
+    /// Appends events, stages rows and settles rows of one workflow: all or nothing.
+    pub async fn commit(&self, commit: Commit, write: Write) -> CallResult<Committed> {
+        let Commit { workflow, expected_seq, events, rows, settle } = commit;
+        let body = CommitBody { expected_seq, events, rows, settle };
+        self.post(workflow_path(&workflow, "/commit")?, &body, write).await
+    }
+
+    /// Cancels the live rows of a workflow and returns their keys.
+    pub async fn settle(&self, workflow: &WorkflowId, write: Write) -> CallResult<Vec<DispatchKey>> {
+        let answer: Answer<Keys> = self.post(workflow_path(workflow, "/settle")?, &Empty {}, write).await?;
+        Ok(answer.map(|keys| keys.keys))
+    }
+
+    /// Puts rows back to pending whatever their status; missing ones are inserted.
+    pub async fn rearm(&self, workflow: &WorkflowId, rows: Vec<NewRow>, write: Write) -> CallResult<Vec<DispatchKey>> {
+        let answer: Answer<Keys> = self.post(workflow_path(workflow, "/rearm")?, &RearmBody { rows }, write).await?;
+        Ok(answer.map(|keys| keys.keys))
+    }
+
+    /// A workflow's projection, its shard, and the shard's owner.
+    pub async fn workflow(&self, workflow: &WorkflowId, mode: ReadMode) -> CallResult<WorkflowView> {
+        self.get(workflow_path(workflow, "")?, &[], mode).await
+    }
+
+    /// Up to `limit` events from number `from_seq` on.
+    pub async fn history(
+        &self,
+        workflow: &WorkflowId,
+        from_seq: u64,
+        limit: u32,
+        mode: ReadMode,
+    ) -> CallResult<Vec<HistoryEvent>> {
+        let query = [("from_seq", from_seq), ("limit", u64::from(limit))];
+        let answer: Answer<HistoryPage> = self.get(workflow_path(workflow, "/history")?, &query, mode).await?;
+        Ok(answer.map(|page| page.events))
+    }
+
+    /// Up to `limit` runs of a workflow, oldest first.
+    pub async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> CallResult<Vec<Run>> {
+        let query = [("limit", u64::from(limit))];
+        let answer: Answer<Runs> = self.get(workflow_path(workflow, "/runs")?, &query, mode).await?;
+        Ok(answer.map(|runs| runs.runs))
+    }
+}
+
+/// The outbox.
+impl Client {
+    /// Takes due rows; waits for some up to `call.wait_ms`. Dropping the future takes nothing that comes later.
+    pub async fn claim(&self, call: ClaimCall, write: Write) -> CallResult<Vec<Delivery>> {
+        let wait = Duration::from_millis(call.wait_ms);
+        let write = self.guard(write);
+        let call = Call::post("/v1/outbox/claim".to_owned(), &call, &write)?.waiting(wait);
+        let answer: Answer<Deliveries> = self.send(call).await?;
+        Ok(answer.map(|deliveries| deliveries.deliveries))
+    }
+
+    /// Extends a lease to `lease_ms` from now and returns when it ends.
+    pub async fn heartbeat(
+        &self,
+        key: &DispatchKey,
+        token: ClaimToken,
+        lease_ms: u64,
+        details: Payload,
+        write: Write,
+    ) -> CallResult<Millis> {
+        let body = HeartbeatBody { token, lease_ms, details };
+        let answer: Answer<Extended> = self.post(row_path(key, "/heartbeat"), &body, write).await?;
+        Ok(answer.map(|extended| extended.deadline))
+    }
+
+    /// Records an activity's result and returns its event's number; none if there is no such row.
+    pub async fn complete(
+        &self,
+        key: &DispatchKey,
+        token: Option<ClaimToken>,
+        result: Payload,
+        write: Write,
+    ) -> CallResult<Option<u64>> {
+        let answer: Answer<Completed> =
+            self.post(row_path(key, "/complete"), &CompleteBody { token, result }, write).await?;
+        Ok(answer.map(|completed| completed.seq))
+    }
+
+    /// Records a failed attempt; none if there is no such row.
+    pub async fn fail(
+        &self,
+        key: &DispatchKey,
+        token: Option<ClaimToken>,
+        error: Payload,
+        retryable: bool,
+        write: Write,
+    ) -> CallResult<Option<Returned>> {
+        let body = FailBody { token, error, retryable };
+        let answer: Answer<ReturnedRow> = self.post(row_path(key, "/fail"), &body, write).await?;
+        Ok(answer.map(|row| row.returned))
+    }
+
+    /// Hands a row back undelivered, invisible for `delay_ms`; none if there is no such row.
+    pub async fn retry(
+        &self,
+        key: &DispatchKey,
+        token: Option<ClaimToken>,
+        delay_ms: u64,
+        write: Write,
+    ) -> CallResult<Option<Returned>> {
+        let answer: Answer<ReturnedRow> =
+            self.post(row_path(key, "/retry"), &RetryBody { token, delay_ms }, write).await?;
+        Ok(answer.map(|row| row.returned))
+    }
+
+    /// Goes over rows that have been claimed for `older_than_ms`.
+    pub async fn reconcile(
+        &self,
+        older_than_ms: u64,
+        limit: u32,
+        excluded: Vec<DispatchKey>,
+        write: Write,
+    ) -> CallResult<Reconciled> {
+        let body = ReconcileBody { older_than_ms, limit, excluded };
+        self.post("/v1/outbox/reconcile".to_owned(), &body, write).await
+    }
+
+    /// Rows that have been claimed for `older_than_ms`, by time of claim.
+    pub async fn stale(&self, older_than_ms: u64, limit: u32, mode: ReadMode) -> CallResult<Vec<StaleRow>> {
+        let query = [("older_than_ms", older_than_ms), ("limit", u64::from(limit))];
+        let answer: Answer<StaleRows> = self.get("/v1/outbox/stale".to_owned(), &query, mode).await?;
+        Ok(answer.map(|stale| stale.rows))
+    }
+
+    /// One row, live or finished.
+    pub async fn row(&self, key: &DispatchKey, mode: ReadMode) -> CallResult<RowView> {
+        self.get(row_path(key, ""), &[], mode).await
+    }
+}
+
+/// The cluster.
+impl Client {
+    /// Who owns which shard.
+    pub async fn shards(&self, mode: ReadMode) -> CallResult<Directory> {
+        self.get("/v1/shards".to_owned(), &[], mode).await
+    }
+
+    /// Moves a shard between live nodes.
+    pub async fn transfer(
+        &self,
+        shard: ShardId,
+        to: &NodeName,
+        expected_epoch: Epoch,
+        write: Write,
+    ) -> CallResult<Moved> {
+        let body = TransferBody { to: to.clone(), expected_epoch };
+        self.post(format!("/v1/shards/{shard}/transfer"), &body, write).await
+    }
+
+    /// Takes a shard over from a node that is committed as down.
+    pub async fn adopt(
+        &self,
+        shard: ShardId,
+        from: &NodeName,
+        by: &NodeName,
+        expected_epoch: Epoch,
+        write: Write,
+    ) -> CallResult<Adoption> {
+        let body = AdoptBody { from: from.clone(), by: by.clone(), expected_epoch };
+        self.post(format!("/v1/shards/{shard}/adopt"), &body, write).await
+    }
+
+    /// The cluster as the node that answers sees it.
+    pub async fn cluster(&self) -> CallResult<ClusterView> {
+        self.send(Call::get("/v1/cluster".to_owned())).await
+    }
+}
+
+/// The body of a call that says everything in its path.
+#[derive(Serialize)]
+struct Empty {}
+
+impl Client {
+    async fn post<T: DeserializeOwned>(&self, path: String, body: &impl Serialize, write: Write) -> CallResult<T> {
+        self.send(Call::post(path, body, &self.guard(write))?).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: String, query: &[(&str, u64)], mode: ReadMode) -> CallResult<T> {
+        self.send(Call::get(with_query(path, query, mode))).await
+    }
+}
+
+fn with_query(mut path: String, query: &[(&str, u64)], mode: ReadMode) -> String {
+    let mut separator = '?';
+    let mut add = |name: &str, value: &dyn Display| {
+        path.push_str(&format!("{separator}{name}={value}"));
+        separator = '&';
+    };
+    for (name, value) in query {
+        add(name, value);
+    }
+    match mode {
+        ReadMode::Linearizable => {}
+        ReadMode::Stale => add("consistency", &"stale"),
+        ReadMode::AtLeast(index) => add("min_index", &index),
+    }
+    path
+}
+
+fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientError> {
+    if matches!(workflow.as_str(), "." | "..") {
+        // URLs drop such segments, however they are written.
+        return Err(ClientError::Invalid(format!("the workflow id {workflow:?} cannot be part of a URL")));
+    }
+    Ok(format!("/v1/workflows/{}{rest}", segment(workflow.as_str())))
+}
+
+fn row_path(key: &DispatchKey, rest: &str) -> String {
+    format!("/v1/outbox/rows/{}{rest}", segment(&key.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn ids_are_one_segment_of_a_path_whatever_is_in_them() {
+        let path = |id: &str| workflow_path(&WorkflowId::new(id).unwrap(), "/append");
+        assert_eq!(path("order-1").unwrap(), "/v1/workflows/order-1/append");
+        assert_eq!(path("a/b?c#d%2F e:é").unwrap(), "/v1/workflows/a%2Fb%3Fc%23d%252F%20e%3A%C3%A9/append");
+        assert!(path(".").is_err() && path("..").is_err());
+        assert_eq!(row_path(&"..:1".parse().unwrap(), ""), "/v1/outbox/rows/..%3A1");
+    }
+
+    #[test]
+    fn reads_say_how_fresh_they_have_to_be() {
+        let query = [("limit", 5)];
+        assert_eq!(with_query("/a".into(), &[], ReadMode::Linearizable), "/a");
+        assert_eq!(with_query("/a".into(), &query, ReadMode::Stale), "/a?limit=5&consistency=stale");
+        assert_eq!(with_query("/a".into(), &[], ReadMode::AtLeast(7)), "/a?min_index=7");
+    }
+}

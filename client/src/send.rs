@@ -1,0 +1,250 @@
+//! One call over all its attempts.
+//!
+//! A call goes to the node that answered last. If that one cannot be reached, says that it cannot serve
+//! now, or does not answer in time, the next one is asked, with the same body and the same idempotency
+//! key. After each round over all nodes there is a pause that grows. A refusal is final.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_machine::IdempotencyKey;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
+
+use crate::client::{Client, Shared};
+use crate::error::ClientError;
+use crate::problem::Problem;
+use crate::wire::{Answer, FENCE_HEADER, IDEMPOTENCY_HEADER, INDEX_HEADER, Write};
+
+/// The first pause between two rounds over the nodes.
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+/// The longest one.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// One call, ready to be sent to any node.
+#[derive(Debug)]
+pub(crate) struct Call {
+    method: Method,
+    /// Path and query, percent-encoded.
+    path: String,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    is_write: bool,
+    /// How long the node itself is asked to wait.
+    wait: Duration,
+}
+
+impl Call {
+    /// A read of this path.
+    pub fn get(path: String) -> Self {
+        let (headers, wait) = (HeaderMap::new(), Duration::ZERO);
+        Self { method: Method::GET, path, headers, body: None, is_write: false, wait }
+    }
+
+    /// A write with this body.
+    pub fn post(path: String, body: &impl Serialize, write: &Write) -> Result<Self, ClientError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| ClientError::Invalid(format!("the call cannot be written as JSON: {error}")))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(key) = &write.idempotency_key {
+            headers.insert(HeaderName::from_static(IDEMPOTENCY_HEADER), header(key.as_str())?);
+        }
+        if let Some(fence) = &write.fence {
+            let text = format!("{}/{}", fence.owner, fence.epoch);
+            headers.insert(HeaderName::from_static(FENCE_HEADER), header(&text)?);
+        }
+        let (body, wait) = (Some(Bytes::from(body)), Duration::ZERO);
+        Ok(Self { method: Method::POST, path, headers, body, is_write: true, wait })
+    }
+
+    /// The same call, which the node may take this long to answer.
+    pub fn waiting(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+}
+
+/// A key that nobody has used.
+pub(crate) fn fresh_key() -> Option<IdempotencyKey> {
+    IdempotencyKey::new(Uuid::now_v7().to_string()).ok()
+}
+
+fn header(text: &str) -> Result<HeaderValue, ClientError> {
+    HeaderValue::from_bytes(text.as_bytes())
+        .map_err(|_| ClientError::Invalid(format!("{text:?} cannot be sent in a header")))
+}
+
+/// Why an attempt did not bring the answer.
+struct Failure {
+    error: ClientError,
+    /// True if another node, or the same one later, may do better.
+    again: bool,
+    /// True if the call may have taken place all the same.
+    may_have_happened: bool,
+    /// What the node asked us to wait.
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    fn last(error: ClientError) -> Self {
+        Self { error, again: false, may_have_happened: false, retry_after: None }
+    }
+
+    fn again(error: ClientError, may_have_happened: bool) -> Self {
+        Self { error, again: true, may_have_happened, retry_after: None }
+    }
+}
+
+impl Client {
+    /// Sends the call until a node answers it or the time is up.
+    pub(crate) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<Answer<T>, ClientError> {
+        let options = &self.shared.options;
+        let deadline = Instant::now() + options.deadline + call.wait;
+        let first = self.shared.preferred();
+        let mut may_have_happened = false;
+        for attempt in 0.. {
+            let (node, url) = self.shared.node(first, attempt);
+            let time = (options.attempt_timeout + call.wait).min(deadline.saturating_duration_since(Instant::now()));
+            let failure = match timeout(time, self.attempt(url, &call)).await {
+                Ok(Ok(answer)) => {
+                    self.shared.prefer(node);
+                    return Ok(answer);
+                }
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::again(ClientError::Unreachable(format!("{url} did not answer in time")), true),
+            };
+            may_have_happened |= failure.may_have_happened;
+            let pause = self.pause(attempt, failure.retry_after);
+            if !failure.again {
+                return Err(failure.error);
+            }
+            if Instant::now() + pause >= deadline {
+                return Err(end(failure.error, call.is_write && may_have_happened));
+            }
+            tracing::debug!(%url, error = %failure.error, ?pause, "asking the next node");
+            sleep(pause).await;
+        }
+        unreachable!("the loop above has no end of its own")
+    }
+
+    /// None between the nodes of one round, a growing one between rounds, or what the node asked for.
+    fn pause(&self, attempt: usize, retry_after: Option<Duration>) -> Duration {
+        if let Some(pause) = retry_after {
+            return pause;
+        }
+        let nodes = self.shared.nodes.len();
+        if !(attempt + 1).is_multiple_of(nodes) {
+            return Duration::ZERO;
+        }
+        backoff(attempt / nodes)
+    }
+
+    async fn attempt<T: DeserializeOwned>(&self, node: &Url, call: &Call) -> Result<Answer<T>, Failure> {
+        let response = request(&self.shared, node, call).await.map_err(not_answered)?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(refused(status, response).await);
+        }
+        let index = response.headers().get(INDEX_HEADER).and_then(|index| index.to_str().ok()?.parse().ok());
+        let Some(index) = index else {
+            let error = ClientError::Protocol(format!("the answer has no {INDEX_HEADER} header"));
+            return Err(Failure::last(error));
+        };
+        let body = response.bytes().await.map_err(not_answered)?;
+        let value = serde_json::from_slice(&body)
+            .map_err(|error| Failure::last(ClientError::Protocol(format!("the answer cannot be read: {error}"))))?;
+        Ok(Answer { index, value })
+    }
+}
+
+async fn request(shared: &Shared, node: &Url, call: &Call) -> reqwest::Result<Response> {
+    // A base URL ends with a slash, and a path begins with one.
+    let url = format!("{}{}", node.as_str().trim_end_matches('/'), call.path);
+    let mut request = shared.http.request(call.method.clone(), url).headers(call.headers.clone());
+    if let Some(body) = &call.body {
+        request = request.body(body.clone());
+    }
+    request.send().await
+}
+
+fn not_answered(error: reqwest::Error) -> Failure {
+    if error.is_builder() {
+        return Failure::last(ClientError::Invalid(sentence(&error)));
+    }
+    let sent = !error.is_connect();
+    Failure::again(ClientError::Unreachable(sentence(&error)), sent)
+}
+
+/// An error with what is behind it: reqwest's own text leaves the cause out.
+pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// Reads an answer that is not a success.
+pub(crate) async fn error_of(status: StatusCode, response: Response) -> ClientError {
+    let body = response.bytes().await.unwrap_or_default();
+    match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) => problem.into(),
+        Err(_) => ClientError::Protocol(format!("status {status} without a problem document")),
+    }
+}
+
+async fn refused(status: StatusCode, response: Response) -> Failure {
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after = retry_after.map(Duration::from_secs);
+    let error = error_of(status, response).await;
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => {
+            Failure { retry_after: retry_after.or(Some(PAUSE_MAX)), ..Failure::again(error, false) }
+        }
+        // Another node may have what this one lacks; there is no need to wait for this one.
+        StatusCode::SERVICE_UNAVAILABLE => Failure::again(error, false),
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Failure::again(error, true),
+        _ => Failure::last(error),
+    }
+}
+
+fn end(last: ClientError, may_have_happened: bool) -> ClientError {
+    if may_have_happened { ClientError::Unknown(format!("no answer in time; last: {last}")) } else { last }
+}
+
+/// The pause after the `round`-th round: doubled each time, at least half of it, the rest by chance.
+pub(crate) fn backoff(round: usize) -> Duration {
+    let whole = PAUSE_MIN.saturating_mul(1 << round.min(16)).min(PAUSE_MAX);
+    let half = whole / 2;
+    let chance = Uuid::new_v4().as_u128() % (half.as_micros() + 1);
+    // Below half of PAUSE_MAX in microseconds, so it fits.
+    half + Duration::from_micros(chance as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_maximum() {
+        for round in [0, 1, 5, 100, usize::MAX] {
+            let whole = PAUSE_MIN.saturating_mul(1 << round.min(16)).min(PAUSE_MAX);
+            let pause = backoff(round);
+            assert!(pause >= whole / 2 && pause <= whole, "{round}: {pause:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_may_have_happened_ends_as_unknown() {
+        let last = || ClientError::NoQuorum("two of three nodes are gone".to_owned());
+        assert_eq!(end(last(), false).code(), "no_quorum");
+        assert_eq!(end(last(), true).code(), "unknown");
+    }
+}

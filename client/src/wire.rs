@@ -1,0 +1,82 @@
+//! What HTTP carries besides the state machine's own types. `Store` and `Client` speak the same types,
+//! so an engine can move between embedding and HTTP without rewriting its calls.
+//!
+//! Bodies are objects, never bare lists, so that members can be added. Times are unix milliseconds, log
+//! time unless said otherwise. Keys and tokens are texts.
+
+mod cluster;
+mod events;
+mod outbox;
+mod workflows;
+
+use holdfast_machine::{Fence, IdempotencyKey};
+use serde::{Deserialize, Serialize};
+
+pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
+pub use events::{EventBody, EventId, EventMessage, LaggedBody, Topology};
+pub use outbox::{
+    ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
+    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,
+};
+pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, WorkflowView};
+
+/// Answer header: the log index that the answer reflects.
+pub const INDEX_HEADER: &str = "holdfast-index";
+/// Request header: the ownership that a write is made under, `owner/epoch`.
+pub const FENCE_HEADER: &str = "holdfast-fence";
+/// Request header: the caller's key for one mutating call.
+pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+
+/// An answer and the log index that it reflects: the write's own entry, or the state that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer<T> {
+    /// The log index. Pass it as [`ReadMode::AtLeast`] to read what was written, from any node.
+    pub index: u64,
+    /// The answer.
+    pub value: T,
+}
+
+impl<T> Answer<T> {
+    /// The same answer with its value changed.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
+        Answer { index: self.index, value: change(self.value) }
+    }
+}
+
+/// What guards a write. By default nothing but its own preconditions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Write {
+    /// The ownership that the caller believes in.
+    pub fence: Option<Fence>,
+    /// A retry under the same key gets the first reply. The client makes one up if none is given.
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+impl Write {
+    /// A write under this key.
+    pub fn keyed(key: IdempotencyKey) -> Self {
+        Self { idempotency_key: Some(key), ..Self::default() }
+    }
+}
+
+/// How fresh a read has to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// Sees every write that was acknowledged before the read began. Needs a quorum.
+    #[default]
+    Linearizable,
+    /// What the node happens to know. Always answers.
+    Stale,
+    /// At least this log index.
+    AtLeast(u64),
+}
+
+/// The names of the `consistency` parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// [`ReadMode::Linearizable`].
+    Linearizable,
+    /// [`ReadMode::Stale`].
+    Stale,
+}

@@ -1,0 +1,74 @@
+//! Bodies of the workflow routes.
+
+use holdfast_machine::{Commit, Fence, HistoryEvent, NewEvent, NewRow, Run, ShardId, Workflow, WorkflowId};
+use serde::{Deserialize, Serialize};
+
+/// Body of `POST /v1/workflows/{id}/append`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AppendBody {
+    /// The head that the caller has seen; 0 creates the workflow.
+    pub expected_seq: u64,
+    /// The events, numbered from `expected_seq + 1`.
+    pub events: Vec<NewEvent>,
+}
+
+/// Body of `POST /v1/workflows/{id}/commit`; see [`holdfast_machine::Commit`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitBody {
+    /// The head that the caller has seen; 0 creates the workflow.
+    pub expected_seq: u64,
+    /// The events, numbered from `expected_seq + 1`.
+    #[serde(default)]
+    pub events: Vec<NewEvent>,
+    /// Rows to stage.
+    #[serde(default)]
+    pub rows: Vec<NewRow>,
+    /// Ordinals whose live rows are to be cancelled.
+    #[serde(default)]
+    pub settle: Vec<u64>,
+}
+
+/// Body of `POST /v1/workflows/{id}/rearm`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RearmBody {
+    /// The rows, as they are to be if they are missing.
+    pub rows: Vec<NewRow>,
+}
+
+impl CommitBody {
+    /// The commit that this body asks for.
+    pub fn into_commit(self, workflow: WorkflowId) -> Commit {
+        let Self { expected_seq, events, rows, settle } = self;
+        Commit { workflow, expected_seq, events, rows, settle }
+    }
+}
+
+/// Answer of `GET /v1/workflows/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowView {
+    /// The workflow.
+    pub id: WorkflowId,
+    /// Its shard.
+    pub shard: ShardId,
+    /// The shard's owner and epoch; null if nobody owns it.
+    pub fence: Option<Fence>,
+    /// Its projection; null if it has no history.
+    pub workflow: Option<Workflow>,
+}
+
+/// Answer of `GET /v1/workflows/{id}/history`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryPage {
+    /// In order; empty for an unknown workflow and beyond the head.
+    pub events: Vec<HistoryEvent>,
+}
+
+/// Answer of `GET /v1/workflows/{id}/runs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runs {
+    /// Oldest first.
+    pub runs: Vec<Run>,
+}
