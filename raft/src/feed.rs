@@ -64,8 +64,8 @@ struct Ring {
     capacity: usize,
     /// The running number of the first event that is kept.
     first: u64,
-    /// Events above this number are all kept.
-    complete_after: EventId,
+    /// Events above this number are all kept; none when nothing is missing at all.
+    complete_after: Option<EventId>,
     /// The number of the last committed event.
     last: EventId,
 }
@@ -91,9 +91,9 @@ pub struct Subscription {
 impl Feed {
     /// A feed that keeps `capacity` events and knows none up to log index `applied`.
     pub(crate) fn new(capacity: usize, applied: Option<u64>) -> Self {
-        let start = EventId { index: applied.unwrap_or(0), position: u32::MAX };
+        let start = applied.map(|index| EventId { index, position: u32::MAX });
         let ring =
-            Ring { events: VecDeque::new(), capacity: capacity.max(1), first: 0, complete_after: start, last: start };
+            Ring { events: VecDeque::new(), capacity: capacity.max(1), first: 0, complete_after: start, last: start.unwrap_or_default() };
         Self { ring: Arc::new(Mutex::new(ring)), next: Arc::new(watch::Sender::new(0)) }
     }
 
@@ -121,7 +121,7 @@ impl Feed {
             ring.first += ring.events.len() as u64 + 1;
             ring.events.clear();
             ring.last = EventId { index: applied, position: u32::MAX };
-            ring.complete_after = ring.last;
+            ring.complete_after = Some(ring.last);
         });
     }
 
@@ -147,7 +147,7 @@ impl Feed {
             Since::Now => (end, None, false),
             Since::After(id) => {
                 let skipped = ring.events.partition_point(|kept| kept.id <= id);
-                (ring.first + skipped as u64, Some(id), id < ring.complete_after)
+                (ring.first + skipped as u64, Some(id), ring.complete_after.is_some_and(|complete| id < complete))
             }
         };
         drop(ring);
@@ -161,7 +161,7 @@ impl Ring {
             && let Some(dropped) = self.events.pop_front()
         {
             self.first += 1;
-            self.complete_after = self.complete_after.max(dropped.id);
+            self.complete_after = self.complete_after.max(Some(dropped.id));
         }
         self.events.push_back(kept);
     }

@@ -119,7 +119,7 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
 }
 
 fn storage_options() -> holdfast_storage::Options {
-    let state = StateConfig { machine_version: holdfast_machine::STATE_VERSION, ..StateConfig::default() };
+    let state = StateConfig { machine_version: holdfast_machine::STATE_VERSION.into(), ..StateConfig::default() };
     holdfast_storage::Options { state, ..Default::default() }
 }
 

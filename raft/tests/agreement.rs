@@ -1,0 +1,116 @@
+//! Proposals and reads on every node, alone and in a cluster; time does not move back.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use holdfast_machine::{Command, Reply};
+use holdfast_raft::{Clock, EventId, FeedItem, ReadMode, Since, SystemClock};
+use support::{TestCluster, eventually, propose_tick, same_state, tick};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_one_works_and_remembers() {
+    let mut cluster = TestCluster::start(1, |_| {}).await;
+    let create = Command::Create { shard_count: 8 };
+    let committed = cluster.node(1).propose(create.clone().into()).await.unwrap();
+    assert_eq!(committed.reply, Ok(Reply::Created { shard_count: 8 }));
+    let index = cluster.node(1).read_index(ReadMode::Linearizable).await.unwrap();
+    assert!(index >= committed.index);
+    let hash = cluster.node(1).view(|machine, _| machine.state_hash());
+
+    cluster.kill(1).await;
+    cluster.start_node(1).await;
+    cluster.node(1).read_index(ReadMode::Linearizable).await.unwrap();
+    cluster.node(1).view(|machine, _| {
+        assert_eq!(machine.shard_count(), 8);
+        assert_eq!(machine.state_hash(), hash);
+    });
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_takes_proposals_and_reads_see_them() {
+    let cluster = TestCluster::start(3, |_| {}).await;
+    for writer in cluster.nodes() {
+        for reader in cluster.nodes() {
+            let committed = writer.propose(tick()).await.unwrap();
+            let index = reader.read_index(ReadMode::Linearizable).await.unwrap();
+            assert!(index >= committed.index, "a read missed a write that was acknowledged before");
+        }
+    }
+    same_state(&cluster).await;
+    let mut events = cluster.node(1).feed().subscribe(Since::After(EventId::default()));
+    assert!(matches!(events.try_next(), Some(FeedItem::Event { local: _, .. })));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_callers_share_entries() {
+    const CALLERS: usize = 64;
+    const CALLS: usize = 50;
+    let cluster = TestCluster::start(3, |_| {}).await;
+    let before = cluster.node(1).status().last.unwrap();
+    let begun = Instant::now();
+    let calls = (0..CALLERS).map(|caller| {
+        let node = cluster.node(caller as u64 % 3 + 1).clone();
+        tokio::spawn(async move {
+            for _ in 0..CALLS {
+                propose_tick(&node).await;
+            }
+        })
+    });
+    for call in futures::future::join_all(calls).await {
+        call.unwrap();
+    }
+    let elapsed = begun.elapsed();
+    same_state(&cluster).await;
+    let entries = cluster.node(1).status().last.unwrap() - before;
+    println!("{} requests in {entries} entries, {elapsed:?}", CALLERS * CALLS);
+    assert!(entries < (CALLERS * CALLS) as u64, "nothing was batched");
+    cluster.shutdown().await;
+}
+
+#[derive(Debug, Default)]
+struct Stepped(AtomicU64);
+
+impl Clock for Stepped {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_time_never_moves_back() {
+    let clock = Arc::new(Stepped::default());
+    clock.0.store(SystemClock.now_ms(), Ordering::Relaxed);
+    let mut cluster = TestCluster::prepare(3, |_| {});
+    let mut nodes = Vec::new();
+    for id in 1..=3 {
+        let mut options = cluster.options(id);
+        // One clock for all: it is the leader's, whoever leads.
+        options.clock = clock.clone();
+        nodes.push(cluster.start_with(id, options).await);
+    }
+    cluster.all_up().await;
+    const HOUR: u64 = 3_600_000;
+    let noon = clock.0.load(Ordering::Relaxed);
+    let steps = [noon, noon - HOUR, noon + HOUR, noon, noon + 2 * HOUR, noon - HOUR];
+    let mut last = 0;
+    for (round, at) in steps.into_iter().enumerate() {
+        clock.0.store(at, Ordering::Relaxed);
+        let now = propose_tick(&nodes[round % 3]).await;
+        assert!(now >= last, "log time went back from {last} to {now}");
+        assert!(now >= at);
+        last = now;
+        let to = round as u64 % 3 + 1;
+        let leader = cluster.leader().await;
+        if to != leader {
+            cluster.node(leader).transfer_leader(to).await.unwrap();
+            eventually("the new leader is known", || cluster.node(to).is_leader()).await;
+        }
+    }
+    cluster.shutdown().await;
+}
