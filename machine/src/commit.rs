@@ -60,7 +60,7 @@ impl Apply<'_> {
         let Projection { workflow, runs, outcomes, closed } = projection;
         let (head, namespace, grew) = (workflow.head, workflow.namespace.clone(), !events.is_empty());
         for (event, seq) in events.into_iter().zip(expected_seq + 1..) {
-            self.append(&id, seq, event, rows_hash.filter(|_| seq == head));
+            self.append(&id, seq, event, (seq == head).then_some(rows_hash));
         }
         for run in runs {
             self.state.put(keys::run(&id, run.number), &run);
@@ -102,23 +102,22 @@ impl Apply<'_> {
     }
 
     /// Writes an event; the caller keeps the head.
-    fn append(&mut self, id: &WorkflowId, seq: u64, event: NewEvent, rows: Option<u64>) {
+    fn append(&mut self, id: &WorkflowId, seq: u64, event: NewEvent, ends_commit: Option<u64>) {
         let event = HistoryEvent::new(seq, self.now(), event);
-        self.state.put(keys::event(id, seq), &StoredEvent { event, rows });
+        self.state.put(keys::event(id, seq), &StoredEvent { event, ends_commit });
     }
 
     /// Appends one event to an open workflow whose head nobody stated, and returns its number.
     pub fn append_next(&mut self, id: &WorkflowId, mut workflow: Workflow, event: NewEvent) -> u64 {
         workflow.head += 1;
         let head = workflow.head;
-        self.append(id, head, event, None);
+        self.append(id, head, event, Some(NO_ROWS));
         self.put_workflow(id, Some(workflow.status), workflow);
         self.announce(id, head);
         head
     }
 
-    /// True if the very same events stand where this commit would put them, and the same rows came with
-    /// them: it is a retry.
+    /// True if a commit of the very same events and rows stands where this one would: it is a retry.
     fn has_landed(&self, commit: &Commit, head: u64) -> ArchiveResult<bool> {
         if commit.events.is_empty() || commit.expected_seq >= head {
             return Ok(false);
@@ -129,7 +128,7 @@ impl Apply<'_> {
             let Some(stored) = self.get::<StoredEvent>(&keys::event(&commit.workflow, seq))? else {
                 return Ok(false);
             };
-            if !stored.event.is_same_as(event) || stored.rows != rows_hash.filter(|_| position == last) {
+            if !stored.event.is_same_as(event) || stored.ends_commit != (position == last).then_some(rows_hash) {
                 return Ok(false);
             }
         }
@@ -158,8 +157,10 @@ impl Apply<'_> {
         }
         for ordinal in rows.iter().map(|row| row.ordinal) {
             let Some(place) = places.get(&ordinal) else { continue };
-            if self.get::<u64>(&keys::outcome(id, place.run, ordinal))?.is_some() {
-                let key = DispatchKey { workflow: id.clone(), ordinal };
+            let key = DispatchKey { workflow: id.clone(), ordinal };
+            if self.get::<u64>(&keys::outcome(id, place.run, ordinal))?.is_some()
+                && self.row(&key)?.is_none_or(|row| row.run != place.run)
+            {
                 return Ok(Some(Reject::AlreadyTerminal { key, status: None }));
             }
         }
@@ -251,10 +252,13 @@ fn as_before(commit: &Commit) -> Committed {
     Committed { head, duplicate: true, staged, settled: Vec::new() }
 }
 
-/// A hash of what a commit does to rows; `None` if it does nothing to any.
-fn hash_of_rows(commit: &Commit) -> Option<u64> {
+/// The hash of a commit that does nothing to rows.
+const NO_ROWS: u64 = 0;
+
+/// A hash of what a commit does to rows.
+fn hash_of_rows(commit: &Commit) -> u64 {
     let Commit { rows, settle, .. } = commit;
-    (!rows.is_empty() || !settle.is_empty()).then(|| xxh3_64(&keys::encode(&(rows, settle))))
+    if rows.is_empty() && settle.is_empty() { NO_ROWS } else { xxh3_64(&keys::encode(&(rows, settle))) }
 }
 
 /// Where the rows of a commit belong, by ordinal.

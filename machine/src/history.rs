@@ -224,8 +224,8 @@ impl HistoryEvent {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StoredEvent {
     pub event: HistoryEvent,
-    /// On the last event of a commit that staged or settled rows: a hash of those, to tell its retry.
-    pub rows: Option<u64>,
+    /// On the last event of a commit: a hash of the rows that came with it, to tell its retry.
+    pub ends_commit: Option<u64>,
 }
 
 /// What the store keeps about a workflow besides its events.

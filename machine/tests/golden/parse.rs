@@ -1,0 +1,210 @@
+//! The words of a script. A line is `[@time] [key=k] [fence=node/epoch] command [; command …]`.
+//!
+//! | command | arguments |
+//! |---|---|
+//! | `create` | shard count |
+//! | `boot` | node, boot id |
+//! | `assign` | `shard=node` … |
+//! | `adopt` | shard, `from=` `by=` `epoch=` |
+//! | `transfer` | shard, `to=` `epoch=` |
+//! | `commit` | workflow, expected seq, events, `settle=ordinal` |
+//! | `claim` | `limit=` `lease=name/ms` or `holder=node/boot`, `queue=` `ns=` `types=a,b` `node=` `hold=w,w` |
+//! | `heartbeat` | row, `#claim`, ms, details |
+//! | `complete`, `fail`, `final` | row, `#claim` or nothing, text; `final` is a failure that is not retried |
+//! | `retry` | row, `#claim` or nothing, ms |
+//! | `settle` | workflow |
+//! | `rearm` | workflow, ordinals |
+//! | `reconcile` | `older=` `limit=` `except=row,row` |
+//! | `tick` | |
+//!
+//! Events: `started[/run id]`, `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
+//! `resumed`, `signal[/text]`, `scheduled:n`, `begun:n`, `done:n`, `lost:n`, `dropped:n`, and `act:n[,queue=][,node=]
+//! [,type=][,at=][,max=][,input=]`, which is the two events of an activity together with its row. `#2` is the
+//! second token that was given out for the row.
+
+use holdfast_machine::{
+    ActivityType, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence, IdempotencyKey, Millis,
+    NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RunId, Scope, ShardId, TaskQueue, WorkflowId,
+    WorkflowStart, WorkflowType,
+};
+
+/// Looks up the n-th token of a row, from 1.
+pub type Tokens<'a> = &'a dyn Fn(&DispatchKey, usize) -> ClaimToken;
+
+fn id<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| panic!("not valid: {text}"))
+}
+
+fn number(text: &str) -> u64 {
+    if text == "max" { u64::MAX } else { id(text) }
+}
+
+fn value<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+    words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn must<'a>(words: &[&'a str], name: &str) -> &'a str {
+    value(words, name).unwrap_or_else(|| panic!("{words:?} needs {name}="))
+}
+
+/// One command with its guards.
+pub fn request(line: &str, tokens: Tokens<'_>) -> Request {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    let (mut idempotency_key, mut fence) = (None, None);
+    while let Some((name, value)) = words[0].split_once('=') {
+        match name {
+            "key" => idempotency_key = Some(id::<IdempotencyKey>(value)),
+            "fence" => {
+                let (owner, epoch) = value.split_once('/').unwrap();
+                fence = Some(Fence { owner: id(owner), epoch: Epoch(id(epoch)) });
+            }
+            _ => panic!("no such guard: {name}"),
+        }
+        words.remove(0);
+    }
+    Request { idempotency_key, fence, command: command(words[0], &words[1..], tokens) }
+}
+
+fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
+    let shard = || ShardId(id(words[0]));
+    match name {
+        "create" => Command::Create { shard_count: id(words[0]) },
+        "boot" => Command::Boot { node: id(words[0]), boot: id(words[1]) },
+        "assign" => {
+            let pair = |word: &&str| word.split_once('=').map(|(shard, node)| (ShardId(id(shard)), id(node))).unwrap();
+            Command::Assign { owners: words.iter().map(pair).collect() }
+        }
+        "adopt" => {
+            let expected_epoch = Epoch(id(must(words, "epoch")));
+            Command::Adopt { shard: shard(), from: id(must(words, "from")), by: id(must(words, "by")), expected_epoch }
+        }
+        "transfer" => {
+            let expected_epoch = Epoch(id(must(words, "epoch")));
+            Command::Transfer { shard: shard(), to: id(must(words, "to")), expected_epoch }
+        }
+        "commit" => Command::Commit(commit(words)),
+        "claim" => Command::Claim(claim(words)),
+        "settle" => Command::Settle { workflow: id(words[0]) },
+        "rearm" => {
+            let rows = words[1..].iter().map(|word| row(word)).collect();
+            Command::Rearm { workflow: id(words[0]), rows }
+        }
+        "reconcile" => Command::Reconcile {
+            older_than_ms: number(must(words, "older")),
+            limit: value(words, "limit").map_or(u32::MAX, id),
+            excluded: value(words, "except").map_or(Vec::new(), |rows| rows.split(',').map(id).collect()),
+        },
+        "tick" => Command::Tick,
+        _ => transition(name, words, tokens),
+    }
+}
+
+fn transition(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
+    let key: DispatchKey = id(words[0]);
+    let token = words.get(1).and_then(|word| word.strip_prefix('#')).map(|n| tokens(&key, id(n)));
+    let rest = &words[if token.is_some() { 2 } else { 1 }..];
+    let body = |words: &[&str]| if words.is_empty() { Payload::default() } else { Payload::text(words.join(" ")) };
+    match name {
+        "heartbeat" => {
+            Command::Heartbeat { key, token: token.unwrap(), lease_ms: number(rest[0]), details: body(&rest[1..]) }
+        }
+        "complete" => Command::Complete { key, token, result: body(rest) },
+        "fail" => Command::Fail { key, token, error: body(rest), retryable: true },
+        "final" => Command::Fail { key, token, error: body(rest), retryable: false },
+        "retry" => Command::Retry { key, token, delay_ms: number(rest[0]) },
+        _ => panic!("no such command: {name}"),
+    }
+}
+
+fn claim(words: &[&str]) -> Claim {
+    let holder = match (value(words, "lease"), value(words, "holder")) {
+        (Some(lease), None) => {
+            let (claimant, ms) = lease.split_once('/').unwrap();
+            NewHolder::Lease { claimant: id(claimant), lease_ms: number(ms) }
+        }
+        (None, Some(holder)) => {
+            let (node, boot) = holder.split_once('/').unwrap();
+            NewHolder::Node { node: id(node), boot: id(boot) }
+        }
+        _ => panic!("a claim needs lease= or holder="),
+    };
+    let list = |name: &str| value(words, name).map_or(Vec::new(), |list| list.split(',').collect::<Vec<_>>());
+    let scope = Scope {
+        namespace: value(words, "ns").map(id).unwrap_or_default(),
+        task_queue: value(words, "queue").map(id::<TaskQueue>).unwrap_or_default(),
+        activity_types: list("types").into_iter().map(id::<ActivityType>).collect(),
+        node: value(words, "node").map(id::<NodeName>),
+    };
+    let limit = value(words, "limit").map_or(100, id);
+    Claim { scope, limit, holder, hold: list("hold").into_iter().map(id::<WorkflowId>).collect() }
+}
+
+fn commit(words: &[&str]) -> Commit {
+    let (mut events, mut rows, mut settle) = (Vec::new(), Vec::new(), Vec::new());
+    for word in &words[2..] {
+        if let Some(ordinal) = word.strip_prefix("settle=") {
+            settle.push(number(ordinal));
+        } else if let Some(activity) = word.strip_prefix("act:") {
+            let row = row(activity);
+            events.push(NewEvent::activity(EventKind::ActivityScheduled, row.ordinal).with(row.input.clone()));
+            events.push(NewEvent::activity(EventKind::ActivityStarted, row.ordinal));
+            rows.push(row);
+        } else if let Some(ordinal) = word.strip_prefix("row:") {
+            rows.push(row(ordinal));
+        } else {
+            events.push(event(word));
+        }
+    }
+    Commit { workflow: id(words[0]), expected_seq: number(words[1]), events, rows, settle }
+}
+
+fn row(text: &str) -> NewRow {
+    let mut words: Vec<&str> = text.split(',').collect();
+    let ordinal = number(words.remove(0));
+    let deliveries_max = value(&words, "max").map_or(3, id);
+    NewRow {
+        ordinal,
+        task_queue: value(&words, "queue").map(id).unwrap_or_default(),
+        node: value(&words, "node").map(id),
+        activity_type: id(value(&words, "type").unwrap_or("charge")),
+        input: value(&words, "input").map(Payload::text).unwrap_or_default(),
+        visible_after: Millis(value(&words, "at").map_or(0, number)),
+        retry: RetryPolicy { initial_ms: 9, multiplier_percent: 200, maximum_ms: 9, deliveries_max },
+    }
+}
+
+fn event(word: &str) -> NewEvent {
+    if let Some((name, ordinal)) = word.split_once(':') {
+        let kind = match name {
+            "scheduled" => EventKind::ActivityScheduled,
+            "begun" => EventKind::ActivityStarted,
+            "done" => EventKind::ActivityCompleted,
+            "lost" => EventKind::ActivityFailed,
+            "dropped" => EventKind::ActivityCancelled,
+            _ => panic!("no such event: {word}"),
+        };
+        return NewEvent::activity(kind, number(ordinal));
+    }
+    let (name, detail) = word.split_once('/').map_or((word, None), |(name, detail)| (name, Some(detail)));
+    let kind = match name {
+        "started" => {
+            let start = WorkflowStart {
+                namespace: Default::default(),
+                workflow_type: WorkflowType::new("order").unwrap(),
+                run_id: detail.map(id::<RunId>),
+            };
+            return NewEvent { start: Some(start), ..NewEvent::of(EventKind::WorkflowStarted) };
+        }
+        "completed" => EventKind::WorkflowCompleted,
+        "failed" => EventKind::WorkflowFailed,
+        "cancelled" => EventKind::WorkflowCancelled,
+        "timedout" => EventKind::WorkflowTimedOut,
+        "continued" => EventKind::WorkflowContinuedAsNew,
+        "reopened" => EventKind::WorkflowReopened,
+        "paused" => EventKind::WorkflowPaused,
+        "resumed" => EventKind::WorkflowResumed,
+        "signal" => EventKind::SignalReceived,
+        _ => EventKind::from_name(name),
+    };
+    NewEvent::of(kind).with(detail.map(Payload::text).unwrap_or_default())
+}

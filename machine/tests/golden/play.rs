@@ -1,0 +1,149 @@
+//! Plays the lines of a script on a machine and gathers what is to be seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_machine::{
+    Applied, ClaimToken, Command, DispatchKey, Entry, Evidence, Liveness, Machine, Member, MemoryArchive, Millis,
+    Reply, Request, WorkflowId,
+};
+
+use crate::{parse, show};
+
+/// A machine, its archive, and what a script has done to them so far.
+#[derive(Default)]
+pub struct Player {
+    machine: Machine,
+    archive: MemoryArchive,
+    index: u64,
+    at: Millis,
+    tokens: BTreeMap<DispatchKey, Vec<ClaimToken>>,
+    workflows: BTreeSet<WorkflowId>,
+    rows: BTreeSet<DispatchKey>,
+    seen: BTreeSet<String>,
+}
+
+impl Player {
+    /// Plays a paragraph and returns what follows from it, line by line.
+    pub fn paragraph(&mut self, lines: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for line in lines {
+            self.line(line, &mut out);
+        }
+        let state = self.state();
+        out.extend(state.iter().filter(|line| !self.seen.contains(*line)).map(|line| format!("  {line}")));
+        self.seen = state;
+        out
+    }
+
+    fn line(&mut self, line: &str, out: &mut Vec<String>) {
+        let (at, rest) = match line.strip_prefix('@') {
+            Some(timed) => timed.split_once(' ').map(|(at, rest)| (at.parse().ok(), rest)).unwrap(),
+            None => (None, line),
+        };
+        self.at = at.map_or(self.at, Millis);
+        let (word, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+        match word {
+            "members" => {
+                let members: Vec<Member> = arguments.split_whitespace().enumerate().map(member).collect();
+                self.index += 1;
+                let applied = self.machine.apply_members(self.index, &members, &self.archive).unwrap();
+                self.finish(&applied, out);
+            }
+            "reload" => {
+                let hash = self.machine.state_hash();
+                self.machine = Machine::load(&self.archive).unwrap();
+                let same = if self.machine.state_hash() == hash { "the same state" } else { "ANOTHER STATE" };
+                out.push(format!("reloaded: {same}"));
+            }
+            "now" => out.push(format!("log time {}", self.machine.now())),
+            "history" => {
+                let events = self.machine.history(&self.archive, &arguments.parse().unwrap(), 1, 100).unwrap();
+                out.extend(events.iter().map(show::event));
+            }
+            "runs" => {
+                let runs = self.machine.runs(&self.archive, &arguments.parse().unwrap(), 100).unwrap();
+                out.extend(runs.iter().map(show::run));
+            }
+            "input" => {
+                let key: DispatchKey = arguments.parse().unwrap();
+                let input = self.machine.input(&self.archive, &key).unwrap().unwrap_or_default();
+                let details = self.machine.details(&self.archive, &key).unwrap().unwrap_or_default();
+                out.push(format!("{key} input {}; details {}", show::payload(&input), show::payload(&details)));
+            }
+            _ => self.entry(rest, out),
+        }
+    }
+
+    fn entry(&mut self, line: &str, out: &mut Vec<String>) {
+        let tokens = &self.tokens;
+        let token = |key: &DispatchKey, number: usize| match tokens.get(key).and_then(|all| all.get(number - 1)) {
+            Some(token) => *token,
+            None => ClaimToken { index: 0, number: 0 },
+        };
+        let requests: Vec<Request> = line.split(" ; ").map(|command| parse::request(command, &token)).collect();
+        for request in &requests {
+            self.note(&request.command);
+        }
+        self.index += 1;
+        let entry = Entry { at: self.at, requests };
+        let applied = self.machine.apply(self.index, entry, &self.archive).unwrap();
+        for reply in &applied.replies {
+            out.push(show::reply(reply));
+            let Ok(Reply::Claimed { claims }) = reply else { continue };
+            for claim in claims {
+                let known = self.tokens.entry(claim.key.clone()).or_default();
+                if !known.contains(&claim.token) {
+                    known.push(claim.token);
+                }
+            }
+        }
+        self.finish(&applied, out);
+    }
+
+    /// Remembers which workflows and rows a script is about, so that they are shown, finished ones too.
+    fn note(&mut self, command: &Command) {
+        let (workflow, rows) = match command {
+            Command::Commit(commit) => (&commit.workflow, &commit.rows),
+            Command::Rearm { workflow, rows } => (workflow, rows),
+            _ => return,
+        };
+        self.workflows.insert(workflow.clone());
+        let key = |ordinal| DispatchKey { workflow: workflow.clone(), ordinal };
+        self.rows.extend(rows.iter().map(|row| key(row.ordinal)));
+    }
+
+    fn finish(&mut self, applied: &Applied, out: &mut Vec<String>) {
+        out.extend(applied.events.iter().map(|event| format!("! {}", show::cluster_event(event))));
+        out.extend(applied.effects.iter().filter_map(show::effect).map(|effect| format!("* {effect}")));
+        self.archive.commit(self.machine.take_writes());
+    }
+
+    fn state(&self) -> BTreeSet<String> {
+        let mut lines: BTreeSet<String> = self.machine.shards().map(show::shard).collect();
+        for id in &self.workflows {
+            if let Some(workflow) = self.machine.workflow(&self.archive, id).unwrap() {
+                lines.insert(show::workflow(id, &workflow));
+            }
+        }
+        for key in &self.rows {
+            if let Some(row) = self.machine.row(&self.archive, key).unwrap() {
+                lines.insert(show::row(key, &row));
+            }
+        }
+        lines
+    }
+}
+
+/// `name`, `name=down`, `name=silent` or `name=joining`.
+fn member((number, word): (usize, &str)) -> Member {
+    let (name, state) = word.split_once('=').unwrap_or((word, "up"));
+    let liveness = match state {
+        "up" => Liveness::Up,
+        "down" => Liveness::Down { evidence: Evidence::LinkClosed },
+        "silent" => Liveness::Down { evidence: Evidence::Silent },
+        "joining" => Liveness::Joining,
+        _ => panic!("no such liveness: {state}"),
+    };
+    let (peer_addr, http_addr) = (format!("{name}:1"), String::new());
+    Member { id: number as u64 + 1, name: name.parse().unwrap(), peer_addr, http_addr, liveness }
+}

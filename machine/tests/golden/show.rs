@@ -1,0 +1,137 @@
+//! Replies, events and state as lines that people can read.
+
+use holdfast_machine::{
+    ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply, Row, Run,
+    ShardEntry, Workflow, WorkflowId,
+};
+
+fn list<T: ToString>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+pub fn reply(reply: &Result<Reply, Reject>) -> String {
+    match reply {
+        Ok(reply) => accepted(reply),
+        Err(reject) => format!("refused, {}: {reject}", reject.code()),
+    }
+}
+
+fn accepted(reply: &Reply) -> String {
+    match reply {
+        Reply::Created { shard_count } => format!("created, {shard_count} shards"),
+        Reply::Booted { shards, rearmed } => {
+            let shards: Vec<String> = shards.iter().map(|(shard, epoch)| format!("{shard}/{epoch}")).collect();
+            format!("booted; shards {}; re-armed {}", list(&shards), list(rearmed))
+        }
+        Reply::Assigned { shards } => format!("assigned {}", list(shards)),
+        Reply::Adopted(moved) => format!("adopted {}", self::moved(moved)),
+        Reply::AlreadyAdopted { shard, held_by, epoch } => {
+            format!("already adopted: shard {shard} is held by {held_by} under epoch {epoch}")
+        }
+        Reply::Transferred(moved) => format!("transferred {}", self::moved(moved)),
+        Reply::Committed(committed) => self::committed(committed),
+        Reply::Claimed { claims } => {
+            let until = |deadline| match deadline {
+                Some(deadline) => format!(" until {deadline}"),
+                None => String::new(),
+            };
+            let claim = |c: &holdfast_machine::Claimed| format!("{} as {}{}", c.key, c.token, until(c.deadline));
+            let claims: Vec<String> = claims.iter().map(claim).collect();
+            format!("claimed {}", if claims.is_empty() { "none".to_owned() } else { claims.join(", ") })
+        }
+        Reply::Extended { deadline } => format!("extended to {deadline}"),
+        Reply::Completed { seq } => format!("completed as event {seq}"),
+        Reply::Returned(returned) => {
+            let failed = returned.failed_seq.map_or(String::new(), |seq| format!(", failed as event {seq}"));
+            let (status, count, at) = (returned.status, returned.deliveries, returned.visible_after);
+            format!("returned: {status}, deliveries {count}, visible after {at}{failed}")
+        }
+        Reply::NoSuchRow => "no such row".to_owned(),
+        Reply::Settled { keys } => format!("settled {}", list(keys)),
+        Reply::Rearmed { keys } => format!("re-armed {}", list(keys)),
+        Reply::Reconciled { rearmed, settled, unknown } => {
+            format!("reconciled: re-armed {}; settled {}; unknown {}", list(rearmed), list(settled), list(unknown))
+        }
+        Reply::Ticked { at } => format!("log time {at}"),
+    }
+}
+
+fn moved(moved: &Moved) -> String {
+    let Moved { shard, epoch, settled, rearmed } = moved;
+    format!("shard {shard} under epoch {epoch}; settled {}; re-armed {}", list(settled), list(rearmed))
+}
+
+fn committed(committed: &Committed) -> String {
+    let Committed { head, duplicate, staged, settled } = committed;
+    let mut line = format!("committed, head {head}{}", if *duplicate { ", a duplicate" } else { "" });
+    for staged in staged {
+        line += &format!("; {} {}", staged.key, if staged.written { "staged" } else { "left as it is" });
+    }
+    if !settled.is_empty() {
+        line += &format!("; settled {}", list(settled));
+    }
+    line
+}
+
+pub fn cluster_event(event: &ClusterEvent) -> String {
+    // The derived form says all there is; the names of fields make it readable enough.
+    format!("{event:?}")
+}
+
+/// Only what owners are told; that rows are due and histories grow is seen from the state.
+pub fn effect(effect: &Effect) -> Option<String> {
+    match effect {
+        Effect::ShardAcquired { node, shard, epoch, settled, rearmed } => {
+            let rows = format!("settled {}; re-armed {}", list(settled), list(rearmed));
+            Some(format!("{node} acquired shard {shard} under epoch {epoch}; {rows}"))
+        }
+        Effect::ShardLost { node, shard, epoch, new_owner } => {
+            Some(format!("{node} lost shard {shard} to {new_owner} under epoch {epoch}"))
+        }
+        _ => None,
+    }
+}
+
+pub fn shard(entry: &ShardEntry) -> String {
+    let previous = entry.previous.as_ref().map_or(String::new(), |node| format!(", before it {node}"));
+    format!("shard {}: {} under epoch {} since {}{previous}", entry.shard, entry.owner, entry.epoch, entry.since)
+}
+
+pub fn workflow(id: &WorkflowId, workflow: &Workflow) -> String {
+    format!("workflow {id}: {}, head {}, {}", workflow.status, workflow.head, run(&workflow.run))
+}
+
+pub fn run(run: &Run) -> String {
+    let parent = run.parent.as_ref().map_or(String::new(), |parent| format!(" after {parent}"));
+    let closed = run.closed_at.map_or(String::new(), |at| format!(", closed at {at}"));
+    let (number, id, status) = (run.number, &run.run_id, run.status);
+    format!("run {number} ({id}{parent}) {status}, from event {} at {}{closed}", run.started_seq, run.started_at)
+}
+
+pub fn row(key: &DispatchKey, row: &Row) -> String {
+    let claim = row.claim.as_ref().map_or(String::new(), |claim| {
+        let holder = match &claim.holder {
+            Holder::Node { node, boot } => format!("node {node}/{boot}"),
+            Holder::Lease { claimant } => format!("lease {claimant}"),
+        };
+        let until = claim.deadline.map_or(String::new(), |at| format!(" until {at}"));
+        format!(" by {holder} as {} at {}{until}", claim.token, claim.claimed_at)
+    });
+    let outcome = row.outcome_seq.map_or(String::new(), |seq| format!(", outcome {seq}"));
+    let judged = if row.failure_delivered { ", judged" } else { "" };
+    let counts = format!("run {}, attempt {}, deliveries {}", row.run, row.attempt, row.deliveries);
+    format!("row {key}: {}{claim}, {counts}, visible after {}{outcome}{judged}", row.status, row.visible_after)
+}
+
+pub fn event(event: &HistoryEvent) -> String {
+    let ordinal = event.ordinal.map_or(String::new(), |ordinal| format!(" {ordinal}"));
+    let body = if event.payload.is_empty() { String::new() } else { format!(": {}", payload(&event.payload)) };
+    format!("{} at {}: {}{ordinal}{body}", event.seq, event.at, event.kind)
+}
+
+pub fn payload(payload: &Payload) -> String {
+    if payload.is_empty() { "none".to_owned() } else { String::from_utf8_lossy(&payload.data).into_owned() }
+}
