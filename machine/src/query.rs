@@ -131,9 +131,14 @@ impl Machine {
         self.index.claimed_until(Millis(until)).filter_map(row).take(limit).collect()
     }
 
-    /// The rows that a claim of this scope at `now` may take, in the order in which claims take them.
-    pub fn due<'a>(&'a self, scope: &'a Scope, now: Millis) -> impl Iterator<Item = &'a DispatchKey> {
-        self.index.due(scope, None, now)
+    /// The rows that a claim of this scope may take and the times from which they are due, in the order in
+    /// which claims take them. With an `owner` only those of the shards that it owns.
+    pub fn pending<'a>(
+        &'a self,
+        scope: &'a Scope,
+        owner: Option<&'a NodeName>,
+    ) -> impl Iterator<Item = (Millis, &'a DispatchKey)> {
+        self.index.pending(scope, owner)
     }
 
     /// True if the reply to this key is remembered: a request under it gets that reply and changes nothing.

@@ -84,14 +84,13 @@ impl RowIndex {
         lanes.filter(move |(lane, _)| owned(lane) && scope_takes(scope, lane)).map(|(_, queue)| queue)
     }
 
-    /// Due rows of a scope in the order of claims: oldest `visible_after` first, then by key. With an
-    /// `owner` only those of its shards.
-    pub fn due<'a>(
+    /// Pending rows of a scope, with the time from which they are due, in the order of claims: oldest
+    /// `visible_after` first, then by key. With an `owner` only those of its shards.
+    pub fn pending<'a>(
         &'a self,
         scope: &'a Scope,
         owner: Option<&'a NodeName>,
-        now: Millis,
-    ) -> impl Iterator<Item = &'a DispatchKey> {
+    ) -> impl Iterator<Item = (Millis, &'a DispatchKey)> {
         let mut queues: Vec<_> = self.queues(scope, owner).map(|queue| queue.iter()).collect();
         let mut heads: BinaryHeap<_> = queues
             .iter_mut()
@@ -103,8 +102,18 @@ impl RowIndex {
             if let Some(next) = queues[number].next() {
                 heads.push(Reverse((next, number)));
             }
-            (*visible_after <= now).then_some(key)
+            Some((*visible_after, key))
         })
+    }
+
+    /// Those of the pending rows that are due at `now`.
+    pub fn due<'a>(
+        &'a self,
+        scope: &'a Scope,
+        owner: Option<&'a NodeName>,
+        now: Millis,
+    ) -> impl Iterator<Item = &'a DispatchKey> {
+        self.pending(scope, owner).take_while(move |(at, _)| *at <= now).map(|(_, key)| key)
     }
 
     /// When the first row of a scope is or was due.
