@@ -92,8 +92,13 @@ impl Feed {
     /// A feed that keeps `capacity` events and knows none up to log index `applied`.
     pub(crate) fn new(capacity: usize, applied: Option<u64>) -> Self {
         let start = applied.map(|index| EventId { index, position: u32::MAX });
-        let ring =
-            Ring { events: VecDeque::new(), capacity: capacity.max(1), first: 0, complete_after: start, last: start.unwrap_or_default() };
+        let ring = Ring {
+            events: VecDeque::new(),
+            capacity: capacity.max(1),
+            first: 0,
+            complete_after: start,
+            last: start.unwrap_or_default(),
+        };
         Self { ring: Arc::new(Mutex::new(ring)), next: Arc::new(watch::Sender::new(0)) }
     }
 

@@ -19,7 +19,7 @@ use crate::types::{LogEntry, LogId, TypeConfig, Vote, decode_payload, encode_pay
 use crate::wire::WireVote;
 
 /// Entries read at a time, and the bytes after which a bounded read ends.
-const READ_ENTRIES: u64 = 128;
+const READ_ENTRIES: u64 = 64;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 /// Entries this close to the end are in the log's memory, so that reading them does not block.
 const HOT_ENTRIES: u64 = 512;
@@ -69,17 +69,22 @@ impl LogStore {
         blocking(move || entries(from, log.read(from..to)?)).await
     }
 
-    /// Entries from `from` on: at least one, at most up to `to`, about [`READ_BYTES`].
+    /// Entries from `from` on: at least one, at most up to `to`, and no more once they have [`READ_BYTES`].
     async fn read_some(&self, mut from: u64, to: u64) -> io::Result<Vec<LogEntry>> {
         let (mut read, mut bytes) = (Vec::new(), 0);
-        while from < to && bytes < READ_BYTES {
+        while from < to {
             let some = self.read(from, to.min(from + READ_ENTRIES)).await?;
             if some.is_empty() {
                 break;
             }
             from += some.len() as u64;
-            bytes += some.iter().map(size).sum::<usize>();
-            read.extend(some);
+            for entry in some {
+                bytes += size(&entry);
+                read.push(entry);
+                if bytes >= READ_BYTES {
+                    return Ok(read);
+                }
+            }
         }
         Ok(read)
     }

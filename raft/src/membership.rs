@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::detector::Verdict;
 use crate::options::MemberConfig;
-use crate::peers::Verdicts;
+use crate::peers::{Links, Verdicts};
 use crate::transport::handshake::Registry;
 use crate::types::{Core, Membership, PeerNode, StoredMembership, TypeConfig};
 
@@ -59,6 +59,7 @@ pub(crate) async fn form(core: Core, members: Vec<MemberConfig>, node: u64) {
 pub(crate) struct Keeper {
     pub core: Core,
     pub node: u64,
+    pub links: Links,
     pub registry: Registry,
     pub configured: Vec<MemberConfig>,
     pub verdicts: watch::Receiver<Verdicts>,
@@ -101,6 +102,10 @@ impl Keeper {
         if changes.is_empty() {
             return Ok(());
         }
+        if !self.quorum_in_sight(&effective, &seen) {
+            // An entry made now would be committed only later, when it may be wrong.
+            return Err("no quorum in sight".to_owned());
+        }
         self.change(&effective, ChangeMembers::SetNodes(changes)).await
     }
 
@@ -113,6 +118,17 @@ impl Keeper {
             Ok(Err(error)) => Err(error.to_string()),
             Ok(Ok(_)) => Ok(()),
         }
+    }
+
+    /// True if a majority of the voters can be talked to.
+    fn quorum_in_sight(&self, membership: &StoredMembership, seen: &Verdicts) -> bool {
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let in_sight = |id: &&u64| {
+            let alive = !matches!(seen.get(id), Some(Verdict::Down(_)));
+            let linked = || self.links.get(**id).is_some_and(|link| link.state().borrow().is_connected());
+            **id == self.node || (alive && linked())
+        };
+        voters.iter().filter(in_sight).count() * 2 > voters.len()
     }
 
     /// The records that are to be other than they are.

@@ -183,6 +183,7 @@ async fn start(
     let keeper = Keeper {
         core: core.clone(),
         node: options.node,
+        links: links.clone(),
         registry: registry.clone(),
         configured: options.members.clone(),
         verdicts: lookout.verdicts(),
@@ -291,11 +292,16 @@ async fn follow_leadership(
 
 /// Bounds what has to be applied again after a crash.
 async fn sync_now_and_then(replica: Arc<Replica>, progress: Progress) {
+    let mut synced = None;
     loop {
         tokio::time::sleep(SYNC_INTERVAL).await;
+        if *progress.applied().borrow() == synced {
+            continue;
+        }
         let replica = replica.clone();
-        if let Err(error) = blocking(move || replica.sync()).await {
-            return progress.fail(&error);
+        match blocking(move || replica.sync()).await {
+            Ok(durable) => synced = durable.map(|id| id.index),
+            Err(error) => return progress.fail(&error),
         }
     }
 }

@@ -7,7 +7,6 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt};
 use holdfast_machine::{Applied, ClusterEvent, Effect, Machine};
 use holdfast_storage::state::SnapshotBuilder as StartedSnapshot;
@@ -32,6 +31,8 @@ const PIECE_ENTRIES: usize = 256;
 const PIECE_BYTES: usize = 1024 * 1024;
 /// A larger piece is applied on a blocking thread.
 const INLINE_BYTES: usize = 128 * 1024;
+/// Apply holds readers up for less than this; the installation of a snapshot may take long.
+const VIEW_PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
 /// Pause before a snapshot is tried again on a full disk.
 const SPACE_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -61,7 +62,11 @@ impl Replica {
 
     /// Reads the machine and its rows as of one entry.
     pub fn view<T>(&self, read: impl FnOnce(&Machine, &State) -> T) -> T {
-        read(&self.machine.read(), &self.storage.state)
+        let machine = match self.machine.try_read_for(VIEW_PATIENCE) {
+            Some(machine) => machine,
+            None => off_the_scheduler(|| self.machine.read()),
+        };
+        read(&machine, &self.storage.state)
     }
 
     fn apply(&self, piece: Piece) -> io::Result<Answers> {
@@ -79,7 +84,7 @@ impl Replica {
         }
         let Some(last) = last else { return Ok(answers) };
         let writes = machine.take_writes();
-        self.storage.state.commit(&writes, to_storage(last), membership.as_deref())?;
+        self.storage.state.commit(writes, to_storage(last), membership)?;
         drop(machine);
         self.progress.applied_to(last.index);
         self.publish(published);
@@ -90,7 +95,7 @@ impl Replica {
         &self,
         machine: &mut Machine,
         entry: LogEntry,
-        membership: &mut Option<Bytes>,
+        membership: &mut Option<Vec<u8>>,
     ) -> io::Result<Applied> {
         let index = entry.log_id.index;
         match entry.payload {
@@ -102,7 +107,7 @@ impl Replica {
             Payload::Membership(change) => {
                 let members = members(&change);
                 let stored = StoredMembership::new(Some(entry.log_id), change);
-                *membership = Some(encode(&stored_record(&stored)));
+                *membership = Some(encode(&stored_record(&stored)).to_vec());
                 machine.apply_members(index, &members, &*self.storage.state).map_err(io::Error::other)
             }
         }
@@ -142,6 +147,15 @@ impl Replica {
         // The directory may have changed in the part that was jumped over.
         let _ = self.effects.send((index, Effect::TopologyChanged));
         Ok(())
+    }
+}
+
+/// Waits without holding up the runtime's other tasks, where that can be had.
+fn off_the_scheduler<T>(wait: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(wait),
+        _ => wait(),
     }
 }
 
@@ -223,16 +237,16 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<SnapshotBuilder> {
-        let started = self.replica.storage.state.snapshot_builder();
-        if !force && matches!(started, Err(StorageError::SnapshotInProgress)) {
-            return None;
-        }
-        Some(SnapshotBuilder { replica: self.replica.clone(), started: Some(started) })
+        let builder = self.get_snapshot_builder().await;
+        let busy = matches!(builder.started, Some(Err(StorageError::SnapshotInProgress)));
+        (force || !busy).then_some(builder)
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        let started = Some(self.replica.storage.state.snapshot_builder());
-        SnapshotBuilder { replica: self.replica.clone(), started }
+        let replica = self.replica.clone();
+        let started = blocking(move || Ok(replica.storage.state.snapshot_builder())).await;
+        // A panic in there is told by the builder, as an error.
+        SnapshotBuilder { replica: self.replica.clone(), started: started.ok() }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, snapshot: SnapshotFile) -> io::Result<()> {
@@ -271,7 +285,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let started = self.started.take();
-        let started = started.ok_or_else(|| io::Error::other("a builder builds once"))??;
+        let started = started.ok_or_else(|| io::Error::other("there is no snapshot to be written"))??;
         let mut built = self.write(started).await;
         while built.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
             tracing::warn!("no space for a snapshot; trying again");

@@ -22,8 +22,10 @@ use crate::wire::{LeaderGoneAnswer, LeaderGoneAsk, WireLogId, decode, encode};
 
 /// How long the others may take to answer.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
-/// Pause before asking again, while the others are not convinced yet.
-const ASK_PAUSE: Duration = Duration::from_millis(15);
+/// Pause before asking again, while the others are not convinced: short at first, since they may be about
+/// to come to the same verdict, and longer when they stay with another.
+const ASK_PAUSE_MIN: Duration = Duration::from_millis(15);
+const ASK_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a better candidate is given before this node stands itself.
 const DEFER: Duration = Duration::from_millis(60);
 /// How long an election may take before everything is looked at anew.
@@ -56,11 +58,16 @@ impl Successor {
     /// Runs until the node stops.
     pub async fn run(mut self) {
         let mut metrics = self.core.server_metrics();
+        let mut pause = ASK_PAUSE_MIN;
         loop {
             if let Some(vacancy) = self.vacancy() {
-                self.step_in(&vacancy).await;
+                if !self.step_in(&vacancy).await {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(ASK_PAUSE_MAX);
+                }
                 continue;
             }
+            pause = ASK_PAUSE_MIN;
             tokio::select! {
                 changed = self.verdicts.changed() => if changed.is_err() { return },
                 changed = metrics.changed() => if changed.is_err() { return },
@@ -82,15 +89,16 @@ impl Successor {
         Some(Vacancy { leader, term: vote.leader_id().term, vote, voters })
     }
 
-    async fn step_in(&self, vacancy: &Vacancy) {
+    /// Stands, or leaves it to a better candidate. False if the others see no vacancy.
+    async fn step_in(&self, vacancy: &Vacancy) -> bool {
         let poll = self.poll(vacancy).await;
         if !poll.quorum {
-            return tokio::time::sleep(ASK_PAUSE).await;
+            return false;
         }
         if poll.better {
             tokio::time::sleep(DEFER).await;
             if self.vacancy().is_none_or(|now| now.term != vacancy.term) {
-                return;
+                return true;
             }
         }
         tracing::info!(leader = vacancy.leader, term = vacancy.term, "standing for a dead leader");
@@ -101,6 +109,7 @@ impl Successor {
             Err(fatal) => tracing::debug!(%fatal, "this node may not stand any more"),
         }
         tokio::time::sleep(ELECTION_PAUSE).await;
+        true
     }
 
     async fn poll(&self, vacancy: &Vacancy) -> Poll {

@@ -15,6 +15,9 @@ pub(crate) const GROUP: u32 = 0;
 /// below this.
 pub(crate) const FRAME_BYTES_MAX: usize = 128 * 1024 * 1024;
 
+/// Largest frame before a peer has introduced itself, in bytes.
+const FIRST_FRAME_BYTES_MAX: usize = 64 * 1024;
+
 const HEADER_BYTES: usize = 4 + 8 + 1;
 
 /// What a frame is for.
@@ -97,9 +100,14 @@ impl Frame {
     }
 }
 
-/// The codec of every peer connection.
+/// The codec of every peer connection; [`admit_large_frames`] follows when the peer is known.
 pub(crate) fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec()
+    LengthDelimitedCodec::builder().max_frame_length(FIRST_FRAME_BYTES_MAX).new_codec()
+}
+
+/// Lets a peer that is known send frames of any size.
+pub(crate) fn admit_large_frames(codec: &mut LengthDelimitedCodec) {
+    codec.set_max_frame_length(FRAME_BYTES_MAX);
 }
 
 /// The body of an append request: a length, the head, then the payloads as they are in the log.

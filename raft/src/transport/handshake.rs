@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use super::frame::{Frame, Kind, codec};
+use super::frame::{Frame, Kind, admit_large_frames, codec};
 use crate::types::Incarnation;
 use crate::wire::{decode, encode};
 
@@ -205,6 +205,7 @@ pub(crate) async fn connect(
         stream.set_nodelay(true).map_err(broken)?;
         let mut connection = Framed::new(stream, codec());
         introduce(registry, peer, purpose, &mut connection).await?;
+        admit_large_frames(connection.codec_mut());
         Ok(connection)
     });
     limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken(format!("{address}: no answer"))))
@@ -264,6 +265,7 @@ pub(crate) async fn accept(
         };
         send(&mut connection, Kind::Answer, encode(&welcome)).await?;
         let hello = checked.map_err(HandshakeError::WeRefused)?;
+        admit_large_frames(connection.codec_mut());
         Ok((hello.from, hello.purpose, connection))
     });
     limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken("no introduction".to_owned())))
