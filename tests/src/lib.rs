@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The harness of the integration tests: clusters to break, workflows to break them under, and the
+//! invariants that must hold all the same.
+//!
+//! - `cluster`, `process`, `program`, `links`, `ports`, `turn`: three real nodes, their links, and the
+//!   order in which stories get the machine;
+//! - `bare`: three nodes of the consensus layer alone, in the test's own process;
+//! - `work`, `load`: what an engine and its workers do;
+//! - `check`: what must be true whatever happened;
+//! - `wait`: the only way in which a test waits.
+
+#![warn(missing_docs)]
+
+pub mod bare;
+pub mod check;
+pub mod cluster;
+pub mod links;
+pub mod load;
+pub mod ports;
+pub mod process;
+pub mod program;
+pub mod turn;
+pub mod wait;
+pub mod work;

@@ -1,0 +1,23 @@
+//! The invariants, one property a file, checked through the API as any user could.
+
+pub mod history;
+pub mod ledger;
+pub mod outcomes;
+pub mod rows;
+pub mod state;
+
+use anyhow::Result;
+use holdfast_client::Client;
+use holdfast_machine::{HistoryEvent, WorkflowId};
+
+/// Holds one workflow against every invariant that its history and its rows can show, and gives its history.
+///
+/// # Errors
+/// The first invariant that is broken.
+pub async fn workflow(client: &Client, id: &WorkflowId) -> Result<Vec<HistoryEvent>> {
+    let events = history::read(client, id).await?;
+    history::dense(id, &events)?;
+    outcomes::at_most_one(id, &events)?;
+    rows::none_live_after_the_end(client, id, &events).await?;
+    Ok(events)
+}

@@ -1,0 +1,333 @@
+//! Three nodes as processes on loopback: a cluster of its own for one story.
+//!
+//! A story ends with [`Cluster::finish`], which mends what was broken, waits until the cluster is whole and
+//! holds it against the invariants. A cluster that is dropped before that has failed: the nodes' last words
+//! are printed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use holdfast_client::{Client, ClientOptions, ClusterView, ReadMode};
+use holdfast_machine::{Fence, Liveness, NodeName, ShardEntry, ShardId, WorkflowId};
+use tempfile::TempDir;
+
+use crate::check;
+use crate::links::Links;
+use crate::ports::free_port;
+use crate::process::NodeProcess;
+use crate::program::Program;
+use crate::turn::{self, Turn};
+use crate::wait::{LONG, wait_until};
+
+/// The names of the nodes, in the order of their Raft ids.
+pub const NAMES: [&str; 3] = ["node-a", "node-b", "node-c"];
+/// Shards of a test's cluster: few enough to look at all, enough for every node to own some.
+pub const SHARDS: u32 = 12;
+
+/// How a cluster is set up.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    program: Program,
+    proxied: bool,
+    alone: bool,
+    settings: Vec<(String, String)>,
+}
+
+/// A running cluster; nodes are numbered from 0 in the order of [`NAMES`].
+#[derive(Debug)]
+pub struct Cluster {
+    /// The nodes.
+    pub nodes: Vec<NodeProcess>,
+    clients: Vec<Client>,
+    links: Option<Links>,
+    finished: bool,
+    _folder: TempDir,
+    _turn: Turn,
+}
+
+impl Setup {
+    /// Plain nodes, as users start them.
+    pub fn plain() -> Self {
+        Self { program: Program::Holdfast, proxied: false, alone: false, settings: Vec::new() }
+    }
+
+    /// Nodes with an engine inside; see `bin/engine-node.rs`.
+    pub fn with_engines() -> Self {
+        Self { program: Program::EngineNode, ..Self::plain() }
+    }
+
+    /// The nodes reach each other through proxies that the story can cut.
+    #[must_use]
+    pub fn with_links(self) -> Self {
+        Self { proxied: true, ..self }
+    }
+
+    /// No other cluster runs beside this one.
+    #[must_use]
+    pub fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// A setting of all nodes, by its environment variable.
+    #[must_use]
+    pub fn set(mut self, variable: &str, value: impl ToString) -> Self {
+        self.settings.push((variable.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Starts the nodes and waits until every shard has an owner that is up.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub async fn start(self) -> Result<Cluster> {
+        let cluster = self.prepare().await?;
+        for node in &cluster.nodes {
+            node.start()?;
+        }
+        cluster.whole().await?;
+        Ok(cluster)
+    }
+
+    /// Everything but the start of the nodes.
+    ///
+    /// # Errors
+    /// When ports or folders are not to be had, or a program does not build.
+    pub async fn prepare(self) -> Result<Cluster> {
+        let turn = if self.alone { turn::alone().await? } else { turn::one().await? };
+        // Built before anything else, so that no clock of a story runs meanwhile.
+        self.program.path()?;
+        let folder = tempfile::tempdir()?;
+        let mut peer_ports = BTreeMap::new();
+        for id in 1..=NAMES.len() as u64 {
+            peer_ports.insert(id, free_port()?);
+        }
+        let links = if self.proxied { Some(Links::in_front_of(&peer_ports).await?) } else { None };
+        let reached_at = |id: u64| links.as_ref().and_then(|links| links.front(id)).unwrap_or(peer_ports[&id]);
+        let members: Vec<String> =
+            NAMES.iter().zip(1..).map(|(name, id)| format!("{name}=127.0.0.1:{}", reached_at(id))).collect();
+
+        let (mut nodes, mut clients) = (Vec::new(), Vec::new());
+        for (name, id) in NAMES.into_iter().zip(1..) {
+            let http = free_port()?;
+            let mut environment: BTreeMap<String, String> = self.settings.iter().cloned().collect();
+            let own = [
+                ("HOLDFAST_NODE_NAME", name.to_owned()),
+                ("HOLDFAST_CLUSTER_ID", "test".to_owned()),
+                ("HOLDFAST_MEMBERS", members.join(",")),
+                ("HOLDFAST_HTTP_LISTEN", format!("127.0.0.1:{http}")),
+                ("HOLDFAST_PEER_LISTEN", format!("127.0.0.1:{}", peer_ports[&id])),
+                ("HOLDFAST_SHARD_COUNT", SHARDS.to_string()),
+            ];
+            environment.extend(own.map(|(variable, value)| (variable.to_owned(), value)));
+            let node =
+                NodeProcess::new(NodeName::new(name)?, id, http, folder.path().join(name), self.program, environment)?;
+            clients.push(Client::new([&node.url])?);
+            nodes.push(node);
+        }
+        Ok(Cluster { nodes, clients, links, finished: false, _folder: folder, _turn: turn })
+    }
+}
+
+/// What a node tells of itself, or why it does not.
+pub async fn view(client: &Client) -> Result<ClusterView> {
+    Ok(client.cluster().await?.value)
+}
+
+impl Cluster {
+    /// A client that speaks to one node only, patiently.
+    pub fn client(&self, node: usize) -> &Client {
+        &self.clients[node]
+    }
+
+    /// A client that knows all nodes.
+    ///
+    /// # Errors
+    /// Never for the URLs of a cluster.
+    pub fn any(&self) -> Result<Client> {
+        Ok(Client::new(self.nodes.iter().map(|node| &node.url))?)
+    }
+
+    /// A client of one node that gives up after `deadline`.
+    ///
+    /// # Errors
+    /// Never for the URLs of a cluster.
+    pub fn impatient(&self, node: usize, deadline: Duration) -> Result<Client> {
+        let options = ClientOptions { deadline, attempt_timeout: deadline, ..ClientOptions::default() };
+        Ok(Client::with_options([&self.nodes[node].url], options)?)
+    }
+
+    /// The links, in a cluster that was set up with them.
+    ///
+    /// # Errors
+    /// When it was not.
+    pub fn links(&self) -> Result<&Links> {
+        self.links.as_ref().context("this cluster was set up without links")
+    }
+
+    /// The number of a node.
+    ///
+    /// # Errors
+    /// When no node has that name.
+    pub fn place(&self, name: &NodeName) -> Result<usize> {
+        self.nodes.iter().position(|node| node.name == *name).with_context(|| format!("no node is called {name}"))
+    }
+
+    /// The numbers of the nodes whose process runs.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].is_running()).collect()
+    }
+
+    /// What a node tells of itself right now.
+    ///
+    /// # Errors
+    /// When it does not answer within a second.
+    pub async fn view(&self, node: usize) -> Result<ClusterView> {
+        view(&self.impatient(node, Duration::from_secs(1))?).await
+    }
+
+    /// The leader that all running nodes agree on.
+    ///
+    /// # Errors
+    /// When they never do.
+    pub async fn leader(&self) -> Result<usize> {
+        wait_until("all running nodes know one leader", LONG, async || {
+            let mut leaders = Vec::new();
+            for node in self.running() {
+                leaders.push(self.view(node).await?.leader.context("a node knows no leader")?);
+            }
+            let leader = leaders.first().context("no node runs")?;
+            ensure!(leaders.iter().all(|other| other == leader), "they disagree: {leaders:?}");
+            let leader = self.place(leader)?;
+            ensure!(self.nodes[leader].is_running(), "they follow a node that is gone");
+            Ok(leader)
+        })
+        .await
+    }
+
+    /// A running node that does not lead.
+    ///
+    /// # Errors
+    /// As [`Cluster::leader`].
+    pub async fn follower(&self) -> Result<usize> {
+        let leader = self.leader().await?;
+        self.running().into_iter().find(|node| *node != leader).context("the leader is alone")
+    }
+
+    /// Waits until `seen_by` holds that `of` is up or down, as is committed.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub async fn committed_as(&self, up: bool, of: usize, seen_by: usize) -> Result<()> {
+        let (of, wanted) = (&self.nodes[of].name, if up { "up" } else { "down" });
+        wait_until(&format!("{of} is committed as {wanted}"), LONG, async || {
+            let view = self.view(seen_by).await?;
+            let found = view.members.iter().find(|member| member.member.name == *of).context("no such member")?;
+            let is_up = found.member.liveness == Liveness::Up;
+            ensure!(is_up == up, "it is {:?}", found.member.liveness);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The directory as a node knows it.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub async fn directory(&self, node: usize) -> Result<BTreeMap<ShardId, ShardEntry>> {
+        let client = self.impatient(node, Duration::from_secs(2))?;
+        let directory = client.shards(ReadMode::Stale).await?.value;
+        Ok(directory.shards.into_iter().map(|entry| (entry.shard, entry)).collect())
+    }
+
+    /// Waits until every shard is owned by a running node, as all running nodes see it.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub async fn all_shards_owned(&self) -> Result<BTreeMap<ShardId, ShardEntry>> {
+        wait_until("every shard has a live owner", LONG, async || {
+            let mut last = BTreeMap::new();
+            for node in self.running() {
+                let directory = self.directory(node).await?;
+                ensure!(directory.len() == SHARDS as usize, "{} shards have an owner", directory.len());
+                for entry in directory.values() {
+                    ensure!(self.nodes[self.place(&entry.owner)?].is_running(), "{entry:?} is orphaned");
+                }
+                last = directory;
+            }
+            Ok(last)
+        })
+        .await
+    }
+
+    /// Waits until all running nodes are ready, know each other as up, and own all shards between them.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub async fn whole(&self) -> Result<()> {
+        wait_until("all running nodes are ready and know each other as up", LONG, async || {
+            for node in self.running() {
+                let ready = reqwest::get(format!("{}/readyz", self.nodes[node].url)).await?;
+                ensure!(ready.status().is_success(), "{} says {}", self.nodes[node].name, ready.text().await?);
+                for member in self.view(node).await?.members {
+                    let runs = self.nodes[self.place(&member.member.name)?].is_running();
+                    let serves = member.member.liveness == Liveness::Up && member.boot.is_some();
+                    ensure!(runs == serves, "{:?} as {} sees it", member.member, self.nodes[node].name);
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        self.all_shards_owned().await.map(drop)
+    }
+
+    /// A workflow id that nobody uses, of a shard that this node owns.
+    ///
+    /// # Errors
+    /// When the node owns nothing.
+    pub async fn workflow_of(&self, owner: usize, prefix: &str) -> Result<(WorkflowId, Fence)> {
+        let name = &self.nodes[owner].name;
+        let directory = self.directory(*self.running().first().context("no node runs")?).await?;
+        for number in 0..10_000 {
+            let id = WorkflowId::new(format!("{prefix}-{number}"))?;
+            if let Some(entry) = directory.get(&ShardId::of(&id, SHARDS)).filter(|entry| entry.owner == *name) {
+                return Ok((id, Fence { owner: entry.owner.clone(), epoch: entry.epoch }));
+            }
+        }
+        anyhow::bail!("{name} owns no shard")
+    }
+
+    /// Ends a story: everything flows and runs again, and every invariant holds.
+    ///
+    /// # Errors
+    /// When the cluster does not come to rest, or an invariant is broken.
+    pub async fn finish(mut self) -> Result<()> {
+        if let Some(links) = &self.links {
+            links.mend();
+        }
+        for node in &self.nodes {
+            if !node.is_running() {
+                node.start()?;
+            }
+        }
+        self.whole().await?;
+        check::state::same_on_all(&self.clients).await?;
+        self.finished = true;
+        Ok(())
+    }
+
+    /// Ends a story whose cluster is not meant to be whole at its end.
+    pub fn finish_broken(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !self.finished {
+            for node in &self.nodes {
+                eprintln!("{}", node.last_words());
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One node as a process of its own: started, killed, paused and started again by its own pid.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use holdfast_machine::NodeName;
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use crate::program::Program;
+use crate::wait::wait_until;
+
+/// The last lines of a log that a failed test prints.
+const LOG_LINES_SHOWN: usize = 60;
+
+/// A node's process, running or not.
+#[derive(Debug)]
+pub struct NodeProcess {
+    /// Its name.
+    pub name: NodeName,
+    /// Its Raft id: its place in the list of members, from 1.
+    pub id: u64,
+    /// Where its API is, as a base URL.
+    pub url: String,
+    folder: PathBuf,
+    program: Program,
+    environment: BTreeMap<String, String>,
+    child: Mutex<Option<Child>>,
+}
+
+impl NodeProcess {
+    /// A node that is not started yet; `folder` is made and gets its data, its log and its records.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn new(
+        name: NodeName,
+        id: u64,
+        http_port: u16,
+        folder: PathBuf,
+        program: Program,
+        environment: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let url = format!("http://127.0.0.1:{http_port}");
+        Ok(Self { name, id, url, folder, program, environment, child: Mutex::new(None) })
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn records_file(&self) -> PathBuf {
+        self.folder.join("records")
+    }
+
+    /// Starts the process. Its stderr goes to its log, its stdout to its records, both appended to.
+    ///
+    /// # Errors
+    /// When it runs already or cannot be started.
+    pub fn start(&self) -> Result<()> {
+        let mut child = self.child.lock();
+        ensure!(child.is_none(), "{} runs already", self.name);
+        let program = self.program.path()?;
+        let mut command = Command::new(&program);
+        command
+            .args(self.program.arguments())
+            .env("HOLDFAST_DATA_DIR", self.data())
+            .envs(&self.environment)
+            .stdin(Stdio::piped())
+            .stdout(append_to(&self.records_file())?)
+            .stderr(append_to(&self.log())?);
+        *child = Some(command.spawn().with_context(|| format!("{} does not start", program.display()))?);
+        Ok(())
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&self) -> Result<()> {
+        let mut child = self.child.lock().take().with_context(|| format!("{} does not run", self.name))?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// SIGSTOP: the process keeps its connections and does nothing.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn go_on(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// SIGTERM, and waits until the process has ended by itself.
+    ///
+    /// # Errors
+    /// When it does not run or does not end.
+    pub async fn stop(&self, deadline: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.ended(deadline).await
+    }
+
+    /// Waits until the process has ended by itself.
+    ///
+    /// # Errors
+    /// When it goes on.
+    pub async fn ended(&self, deadline: Duration) -> Result<ExitStatus> {
+        wait_until(&format!("{} ends", self.name), deadline, async || {
+            let mut running = self.child.lock();
+            let child = running.as_mut().context("it was not running")?;
+            let status = child.try_wait()?.context("it still runs")?;
+            *running = None;
+            Ok(status)
+        })
+        .await
+    }
+
+    /// True while the process runs (paused ones do).
+    pub fn is_running(&self) -> bool {
+        self.child.lock().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Takes the whole data directory of a stopped node away.
+    ///
+    /// # Errors
+    /// When it runs, or its directory cannot be removed.
+    pub fn wipe(&self) -> Result<()> {
+        ensure!(!self.is_running(), "{} runs; its disk is not pulled from under it", self.name);
+        fs::remove_dir_all(self.data()).context("wiping")
+    }
+
+    /// Changes a setting for the next start.
+    pub fn set(&mut self, variable: &str, value: &str) {
+        self.environment.insert(variable.to_owned(), value.to_owned());
+    }
+
+    /// Sends a line to the process's stdin.
+    ///
+    /// # Errors
+    /// When it does not run or does not read.
+    pub fn tell(&self, line: &str) -> Result<()> {
+        let mut running = self.child.lock();
+        let child = running.as_mut().with_context(|| format!("{} does not run", self.name))?;
+        let stdin = child.stdin.as_mut().context("stdin is a pipe")?;
+        writeln!(stdin, "{line}")?;
+        Ok(stdin.flush()?)
+    }
+
+    /// What the process wrote to its stdout over all its starts, one JSON value a line.
+    ///
+    /// # Errors
+    /// When a line is something else. A last line that was cut off by a kill is left out.
+    pub fn records<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+        let Ok(text) = fs::read_to_string(self.records_file()) else { return Ok(Vec::new()) };
+        let mut records = Vec::new();
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            records.push(serde_json::from_str(line).with_context(|| format!("record of {}: {line}", self.name))?);
+        }
+        Ok(records)
+    }
+
+    /// Its whole log so far.
+    pub fn log_text(&self) -> String {
+        fs::read(self.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// Its name and the last lines of its log, for people.
+    pub fn last_words(&self) -> String {
+        let log = self.log_text();
+        let lines: Vec<&str> = log.lines().collect();
+        let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+        format!("---- {} ({} lines, the last {})\n{}", self.name, lines.len(), shown.len(), shown.join("\n"))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let running = self.child.lock();
+        let Some(child) = running.as_ref() else { bail!("{} does not run", self.name) };
+        let pid = Pid::from_raw(i32::try_from(child.id())?).context("a pid is not 0")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.lock().take() {
+            // It may have ended by itself; there is nobody left to tell if the kill fails.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn append_to(path: &Path) -> Result<File> {
+    OpenOptions::new().create(true).append(true).open(path).with_context(|| format!("opening {}", path.display()))
+}

@@ -1,0 +1,14 @@
+//! One story for each promise of the contract, named after it. A story is told in phases, and ends with the
+//! cluster whole and every invariant checked.
+
+#![allow(clippy::unwrap_used)]
+
+mod adoption;
+mod any_node;
+mod events;
+mod histories;
+mod idempotency;
+mod log_time;
+mod outbox;
+mod peers;
+mod quorum;
