@@ -52,12 +52,7 @@ impl Storage {
     }
 }
 
-fn open_state(
-    dir: &DataDir,
-    log: &Log,
-    snapshots: &Snapshots,
-    config: &StateConfig,
-) -> Result<State, StorageError> {
+fn open_state(dir: &DataDir, log: &Log, snapshots: &Snapshots, config: &StateConfig) -> Result<State, StorageError> {
     let root = dir.state_dir();
     let mismatch = |misfit: &Misfit| StorageError::Mismatch { dir: root.clone(), what: misfit.to_string() };
     let reason = match State::open(&root, config.clone(), dir.poison()) {
@@ -66,7 +61,9 @@ fn open_state(
             Err(misfit @ Misfit::Behind { .. }) => mismatch(&misfit),
             Ok(()) if !state.was_cut_off() => return Ok(state),
             Ok(()) if source(log, snapshots).is_none() => {
-                tracing::warn!("the machine went down while the state was open, and no snapshot is at hand to check it");
+                tracing::warn!(
+                    "the machine went down while the state was open, and no snapshot is at hand to check it"
+                );
                 return Ok(state);
             }
             Ok(()) => StorageError::damaged(&root, 0, "the machine went down while the state was open"),
@@ -136,7 +133,7 @@ mod tests {
             storage.log.append(vec![record], Box::new(move |result| sender.send(result).unwrap()));
             receiver.recv().unwrap().unwrap();
             let writes = BTreeMap::from([(index.to_be_bytes().to_vec(), Some(vec![1; 40]))]);
-            storage.state.commit(&writes, id(index), Some(b"members")).unwrap();
+            storage.state.commit(writes, id(index), Some(b"members".to_vec())).unwrap();
         }
     }
 

@@ -145,10 +145,7 @@ impl Scan {
             return Err(StorageError::damaged(
                 &segment.path,
                 end as u64,
-                format!(
-                    "entry {index} does not match its checksum, but entry {}, written later, does",
-                    later.id.index
-                ),
+                format!("entry {index} does not match its checksum, but entry {}, written later, does", later.id.index),
             ));
         }
         self.torn_bytes = used as u64 + 1;

@@ -89,12 +89,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     /// Creates a segment with reserved space of `capacity` bytes; whole and durable, name included, on return.
-    pub(crate) fn create(
-        disk: &dyn Disk,
-        dir: &Path,
-        header: SegmentHeader,
-        capacity: u64,
-    ) -> io::Result<Segment> {
+    pub(crate) fn create(disk: &dyn Disk, dir: &Path, header: SegmentHeader, capacity: u64) -> io::Result<Segment> {
         let path = dir.join(file_name(header.first));
         let temporary = temporary_name(&path);
         let file = disk.create(&temporary)?;

@@ -74,8 +74,7 @@ impl Tail {
         segment.offsets.extend_from_slice(offsets);
         segment.end = end;
         let next = segment.next_index();
-        while self.cache_bytes > self.cache_bytes_max
-            && self.cache.front().is_some_and(|record| record.id.index < next)
+        while self.cache_bytes > self.cache_bytes_max && self.cache.front().is_some_and(|record| record.id.index < next)
         {
             self.pop_front();
         }

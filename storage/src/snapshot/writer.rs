@@ -30,11 +30,7 @@ pub(super) struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    pub(super) fn create(
-        disk: &dyn Disk,
-        dir: &Path,
-        header: &SnapshotHeader,
-    ) -> Result<SnapshotWriter, StorageError> {
+    pub(super) fn create(disk: &dyn Disk, dir: &Path, header: &SnapshotHeader) -> Result<SnapshotWriter, StorageError> {
         let path = temporary(dir);
         let creating = |error| StorageError::io("creating the snapshot", &path, error);
         let file = disk.create(&path).map_err(creating)?;

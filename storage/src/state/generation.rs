@@ -5,6 +5,8 @@
 //! - Leaves over a quarter of a segment go to files under `blobs`, which sled never syncs: they are synced here.
 //! - An empty `snap.*.generating` file left by a crash blocks opening (sled issue 1527): it is removed.
 //! - Opening a damaged database may panic: caught, and reported as damage.
+//! - A batch leaves garbage for each of its rows, of which sled frees a fixed small part at a time: large batches would
+//!   eat all memory, so [`Generation::apply`] has it freed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,11 +16,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::StorageError;
 
 /// Size of sled's segments, in bytes: leaves up to a quarter of it stay out of sled's unsynced files.
 const SEGMENT_BYTES: usize = 2 << 20;
+
+/// Each collection of sled's garbage frees some hundreds of objects, and a row leaves a few.
+const ROWS_PER_COLLECTION: usize = 8;
+
+/// How long sled's own lock may stay taken after the database was closed.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often that lock is tried.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// An open sled database in a directory of its own.
 #[derive(Debug)]
@@ -50,11 +63,7 @@ impl Generation {
             .segment_size(SEGMENT_BYTES)
             .cache_capacity(cache_bytes)
             .flush_every_ms(None);
-        let db = match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => db,
-            Ok(Err(error)) => return Err(open_failed(&dir, error)),
-            Err(_) => return Err(StorageError::damaged(&dir, 0, "sled cannot make sense of it, and gave up")),
-        };
+        let db = open_sled(&config, &dir)?;
         let file = File::open(dir.join("db")).map_err(|error| StorageError::io("opening", &dir, error))?;
         Ok(Generation { number, db, dir, file, synced_blobs: Mutex::default(), retired: AtomicBool::new(false) })
     }
@@ -84,6 +93,15 @@ impl Generation {
         }
         *synced = present;
         File::open(&self.dir)?.sync_all()
+    }
+
+    /// Applies a batch of about `rows` rows, all or nothing; not durable.
+    pub(crate) fn apply(&self, batch: sled::Batch, rows: usize) -> io::Result<()> {
+        self.db.apply_batch(batch).map_err(io::Error::other)?;
+        for _ in 0..rows / ROWS_PER_COLLECTION + 2 {
+            sled::pin().flush();
+        }
+        Ok(())
     }
 
     /// Has the directory removed once nobody uses it any more.
@@ -119,11 +137,26 @@ fn remove_empty_snapshots(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens sled; waits a while for its threads of an earlier opening in this process to let go of the file.
+fn open_sled(config: &sled::Config, dir: &Path) -> Result<sled::Db, StorageError> {
+    let began = Instant::now();
+    loop {
+        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
+            Ok(Ok(db)) => return Ok(db),
+            Ok(Err(error)) => open_failed(dir, error),
+            Err(_) => StorageError::damaged(dir, 0, "sled cannot make sense of it, and gave up"),
+        };
+        // Other processes are kept out by the data directory's own lock.
+        if !matches!(error, StorageError::InUse { .. }) || began.elapsed() > LOCK_PATIENCE {
+            return Err(error);
+        }
+        thread::sleep(LOCK_RETRY);
+    }
+}
+
 fn open_failed(dir: &Path, error: sled::Error) -> StorageError {
     match error {
-        sled::Error::Io(error) if error.to_string().contains("lock") => {
-            StorageError::InUse { dir: dir.to_path_buf() }
-        }
+        sled::Error::Io(error) if error.to_string().contains("lock") => StorageError::InUse { dir: dir.to_path_buf() },
         sled::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
             StorageError::io("opening the state in", dir, error)
         }

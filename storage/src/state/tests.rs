@@ -5,8 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
+mod kill;
+
+use std::collections::BTreeMap;
+
+use super::shared::Flushed;
 use super::*;
-use crate::disk::Disk;
+use crate::disk::{Disk, RealDisk};
 use crate::fault::Random;
 use crate::snapshot::Snapshots;
 
@@ -16,6 +21,17 @@ fn config() -> StateConfig {
 
 fn open(root: &Path) -> State {
     State::open(root, config(), Poison::default()).unwrap()
+}
+
+/// The generation, with all commits in it.
+fn flushed(state: &State) -> Arc<Generation> {
+    flush(state);
+    state.shared.current()
+}
+
+/// Brings all commits into sled, without a sync.
+fn flush(state: &State) {
+    state.shared.flush(&mut state.shared.sled()).unwrap();
 }
 
 fn id(index: u64) -> LogId {
@@ -65,8 +81,8 @@ fn rows_and_ids_come_back_after_reopening() {
     let large = vec![7; rows::PIECE_BYTES * 3 + 5];
     let state = open(root.path());
     assert_eq!((state.applied(), state.membership()), (None, None));
-    state.commit(&writes(&[("a", Some(b"1")), ("b", Some(&large))]), id(4), Some(b"members")).unwrap();
-    state.commit(&writes(&[("a", None), ("c", Some(b""))]), id(5), None).unwrap();
+    state.commit(writes(&[("a", Some(b"1")), ("b", Some(&large))]), id(4), Some(b"members".to_vec())).unwrap();
+    state.commit(writes(&[("a", None), ("c", Some(b""))]), id(5), None).unwrap();
     assert_eq!(state.sync().unwrap(), Some(id(5)));
     drop(state);
     let state = open(root.path());
@@ -83,16 +99,16 @@ fn pieces_of_large_rows_do_not_stay_behind() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    let empty = state.current().db.len();
+    let empty = flushed(&state).db.len();
     for (index, length) in [5, 2, 0, 4].into_iter().enumerate() {
         let value = vec![1; rows::PIECE_BYTES * length + 1];
-        state.commit(&writes(&[("big", Some(&value))]), id(index as u64), None).unwrap();
+        state.commit(writes(&[("big", Some(&value))]), id(index as u64), None).unwrap();
         assert_eq!(state.get(b"big").unwrap().unwrap(), value);
     }
     drop(state);
     let state = open(root.path());
-    state.commit(&writes(&[("big", None)]), id(9), None).unwrap();
-    assert_eq!(state.current().db.len(), empty + 1, "only the applied id is left");
+    state.commit(writes(&[("big", None)]), id(9), None).unwrap();
+    assert_eq!(flushed(&state).db.len(), empty + 1, "only the applied id is left");
 }
 
 #[test]
@@ -100,10 +116,10 @@ fn a_damaged_row_is_an_error_and_not_a_value() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    state.commit(&writes(&[("a", Some(b"value"))]), id(1), None).unwrap();
-    let mut stored = state.current().db.get(keys::row(b"a")).unwrap().unwrap().to_vec();
+    state.commit(writes(&[("a", Some(b"value"))]), id(1), None).unwrap();
+    let mut stored = flushed(&state).db.get(keys::row(b"a")).unwrap().unwrap().to_vec();
     stored[20] ^= 1;
-    state.current().db.insert(keys::row(b"a"), stored).unwrap();
+    flushed(&state).db.insert(keys::row(b"a"), stored).unwrap();
     assert!(state.get(b"a").unwrap_err().to_string().contains("damaged"));
     assert!(state.scan(b"a", b"b", 1).is_err());
 }
@@ -113,7 +129,7 @@ fn an_empty_generating_file_of_sled_does_not_block_opening() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    state.commit(&writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
+    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
     drop(state);
     let left = Generation::dir(root.path(), 1).join("snap.0000000000001234.generating");
     fs::write(&left, b"").unwrap();
@@ -144,7 +160,7 @@ fn a_snapshot_is_of_the_moment_it_was_started_whatever_is_committed_meanwhile() 
         index += 1;
         let writes = random_writes(&mut random, 4000);
         apply(&mut model, &writes);
-        state.commit(&writes, id(index), Some(&index.to_be_bytes())).unwrap();
+        state.commit(writes, id(index), Some(index.to_be_bytes().to_vec())).unwrap();
     }
     let builder = state.snapshot_builder().unwrap();
     assert!(matches!(state.snapshot_builder(), Err(StorageError::SnapshotInProgress)));
@@ -157,7 +173,8 @@ fn a_snapshot_is_of_the_moment_it_was_started_whatever_is_committed_meanwhile() 
             while !stop.load(Ordering::Relaxed) || commits < 50 {
                 index += 1;
                 commits += 1;
-                state.commit(&random_writes(&mut random, 4000), id(index), None).unwrap();
+                state.commit(random_writes(&mut random, 4000), id(index), None).unwrap();
+                flush(&state);
             }
         })
     };
@@ -178,6 +195,49 @@ fn a_snapshot_is_of_the_moment_it_was_started_whatever_is_committed_meanwhile() 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
+    /// Wherever a row is (in the newest layer, in the one being written, in sled), reads find its last value.
+    #[test]
+    fn the_state_is_a_map(seed in any::<u64>()) {
+        let root = tempfile::tempdir().unwrap();
+        State::create(root.path()).unwrap();
+        let mut state = open(root.path());
+        let mut random = Random(seed);
+        let mut model = BTreeMap::new();
+        for index in 0..200 {
+            let writes = random_writes(&mut random, 300);
+            apply(&mut model, &writes);
+            state.commit(writes, id(index), None).unwrap();
+            match random.below(12) {
+                0 => flush(&state),
+                2 => {
+                    drop(state);
+                    state = open(root.path());
+                }
+                _ => {}
+            }
+            // Half of the reads find the layer while it is being written, below a newer one.
+            let mut sled = state.shared.sled();
+            let frozen = if random.below(2) == 0 { state.shared.freeze() } else { (None, Flushed::default()) };
+            let writes = random_writes(&mut random, 300);
+            apply(&mut model, &writes);
+            state.commit(writes, id(index), None).unwrap();
+            let (from, to) = (random.below(300), random.below(300));
+            let key = |row: u64| format!("row-{row:05}").into_bytes();
+            prop_assert_eq!(state.get(&key(from)).unwrap(), model.get(&key(from)).cloned());
+            let limit = random.below(40) as usize;
+            let expected: Vec<Pair> = match from < to {
+                true => model.range(key(from)..key(to)).take(limit).map(|(k, v)| (k.clone(), v.clone())).collect(),
+                false => Vec::new(),
+            };
+            prop_assert_eq!(state.scan(&key(from), &key(to), limit).unwrap(), expected);
+            if let (Some(layer), flushed) = frozen {
+                state.shared.write_frozen(&mut sled, &layer, &flushed).unwrap();
+            }
+            drop(sled);
+        }
+        prop_assert_eq!(rows_of(&state), model);
+    }
+
     /// The same, with commits at chosen points between the steps of the cursor.
     #[test]
     fn a_cursor_sees_none_of_the_later_commits(seed in any::<u64>()) {
@@ -191,7 +251,7 @@ proptest! {
             index += 1;
             let writes = random_writes(&mut random, 3000);
             apply(&mut model, &writes);
-            state.commit(&writes, id(index), None).unwrap();
+            state.commit(writes, id(index), None).unwrap();
         }
         let builder = state.snapshot_builder().unwrap();
         let mut found = BTreeMap::new();
@@ -199,7 +259,10 @@ proptest! {
         loop {
             for _ in 0..random.below(8) {
                 index += 1;
-                state.commit(&random_writes(&mut random, 3000), id(index), None).unwrap();
+                state.commit(random_writes(&mut random, 3000), id(index), None).unwrap();
+                if random.below(2) == 0 {
+                    flush(&state);
+                }
             }
             let Some(rows) = builder.step().unwrap() else { break };
             for (key, value) in rows {
@@ -217,14 +280,14 @@ fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    state.commit(&writes(&[("new", Some(&[9; 5000]))]), id(8), None).unwrap();
+    state.commit(writes(&[("new", Some(&[9; 5000]))]), id(8), None).unwrap();
     let snapshots = snapshots(root.path());
     let snapshot = snapshots.write(state.snapshot_builder().unwrap()).unwrap();
 
     let other = tempfile::tempdir().unwrap();
     State::create(other.path()).unwrap();
     let old = open(other.path());
-    old.commit(&writes(&[("old", Some(b"1"))]), id(2), None).unwrap();
+    old.commit(writes(&[("old", Some(b"1"))]), id(2), None).unwrap();
     let bytes = fs::read(&snapshot.path).unwrap();
     for at in 0..bytes.len() {
         let mut bad = bytes.clone();
@@ -250,7 +313,7 @@ fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     fs::write(&snapshot.path, &bytes).unwrap();
     old.install(&snapshot).unwrap();
     assert_eq!(old.applied(), Some(id(8)));
-    old.commit(&writes(&[("newer", Some(b"1"))]), id(9), None).unwrap();
+    old.commit(writes(&[("newer", Some(b"1"))]), id(9), None).unwrap();
     drop(old);
     let old = open(other.path());
     assert_eq!((old.applied(), rows_of(&old).len()), (Some(id(9)), 2));
@@ -263,7 +326,7 @@ fn a_snapshot_of_a_newer_machine_is_not_installed() {
     State::create(root.path()).unwrap();
     let newer = StateConfig { machine_version: 2, ..config() };
     let state = State::open(root.path(), newer, Poison::default()).unwrap();
-    state.commit(&writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
+    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
     let snapshot = snapshots(root.path()).write(state.snapshot_builder().unwrap()).unwrap();
     drop(state);
     let error = open(root.path()).install(&snapshot).unwrap_err();
@@ -294,9 +357,9 @@ fn interrupted_and_older_snapshots_are_removed() {
     let kept = snapshots(root.path());
     assert!(kept.newest().unwrap().is_none());
     assert!(matches!(state.snapshot_builder(), Err(StorageError::NothingApplied)));
-    state.commit(&writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
+    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
     let first = kept.write(state.snapshot_builder().unwrap()).unwrap();
-    state.commit(&writes(&[("b", Some(b"1"))]), id(2), None).unwrap();
+    state.commit(writes(&[("b", Some(b"1"))]), id(2), None).unwrap();
     // Received in pieces, as over the network.
     let bytes = {
         let second = kept.write(state.snapshot_builder().unwrap()).unwrap();

@@ -1,0 +1,133 @@
+//! The newest rows, in memory, before sled gets them.
+//!
+//! Most rows change several times in a short while (pending, claimed, done) and each change costs sled as much as
+//! a row that stays. So commits land here, where they cost little, and go to sled some thousands of rows at a time,
+//! each row once. What is here and not in sled is lost with the process, and comes back from the log.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_machine::Writes;
+
+use crate::ids::LogId;
+
+/// Rows after which a layer goes to sled. sled holds up its readers for the length of a batch, some milliseconds.
+const LAYER_ROWS: usize = 4096;
+
+/// Bytes after which a layer goes to sled.
+const LAYER_BYTES: usize = 4 << 20;
+
+/// Memory that a row takes besides its key and value, about.
+const ROW_OVERHEAD: usize = 100;
+
+/// A row as it was last written; no value when it was removed.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    /// Log index of the entry that wrote it.
+    pub index: u64,
+    pub value: Option<Bytes>,
+}
+
+/// Rows that go to sled together.
+#[derive(Debug, Default)]
+pub(super) struct Layer {
+    pub rows: BTreeMap<Vec<u8>, Slot>,
+    bytes: usize,
+}
+
+/// What the state is, as far as it is not in sled yet.
+#[derive(Debug, Default)]
+pub(super) struct Overlay {
+    /// Where commits land.
+    pub active: Layer,
+    /// What is just being written to sled.
+    pub frozen: Option<Arc<Layer>>,
+    pub applied: Option<LogId>,
+    pub installed: Option<LogId>,
+    pub membership: Option<Vec<u8>>,
+    /// Whether sled's applied id is older than `applied`.
+    pub is_ahead: bool,
+    pub closing: bool,
+}
+
+/// A row found in the overlay: its key, and its value or that it was removed.
+pub(super) type Recent = (Vec<u8>, Option<Bytes>);
+
+impl Layer {
+    fn add(&mut self, key: Vec<u8>, slot: Slot) {
+        self.bytes += key.len() + slot.value.as_ref().map_or(0, Bytes::len) + ROW_OVERHEAD;
+        if let Some(old) = self.rows.insert(key, slot) {
+            self.bytes -= old.value.as_ref().map_or(0, Bytes::len) + ROW_OVERHEAD;
+        }
+    }
+
+    fn is_over(&self, times: usize) -> bool {
+        self.rows.len() >= LAYER_ROWS * times || self.bytes >= LAYER_BYTES * times
+    }
+}
+
+impl Overlay {
+    /// Takes in a commit.
+    pub(super) fn commit(&mut self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) {
+        for (key, value) in writes {
+            self.active.add(key, Slot { index: applied.index, value: value.map(Bytes::from) });
+        }
+        self.applied = Some(applied);
+        if membership.is_some() {
+            self.membership = membership;
+        }
+        self.is_ahead = true;
+    }
+
+    /// Whether it is time to write to sled.
+    pub(super) fn is_due(&self) -> bool {
+        self.active.is_over(1)
+    }
+
+    /// Whether commits must wait for sled.
+    pub(super) fn is_full(&self) -> bool {
+        self.frozen.is_some() && self.active.is_over(2)
+    }
+
+    /// The newest value of `key`; `None` when sled has it, if anyone.
+    pub(super) fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let frozen = || self.frozen.as_ref().and_then(|layer| layer.rows.get(key));
+        self.active.rows.get(key).or_else(frozen).map(|slot| slot.value.clone())
+    }
+
+    /// Rows with `from <= key < to`, ascending, up to the `limit`-th that has a value.
+    pub(super) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Vec<Recent> {
+        let bounds = (Bound::Included(from), Bound::Excluded(to));
+        let mut newer = self.active.rows.range::<[u8], _>(bounds).peekable();
+        let mut older = self.frozen.iter().flat_map(|layer| layer.rows.range::<[u8], _>(bounds)).peekable();
+        let mut found = Vec::new();
+        let mut present = 0;
+        while present < limit
+            && let Some((key, slot)) = next_of(&mut newer, &mut older)
+        {
+            present += usize::from(slot.value.is_some());
+            found.push((key.clone(), slot.value.clone()));
+        }
+        found
+    }
+}
+
+/// The next pair in key order; where both have the key, the newer one.
+fn next_of<'a, A, B>(newer: &mut Peekable<A>, older: &mut Peekable<B>) -> Option<(&'a Vec<u8>, &'a Slot)>
+where
+    A: Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
+    B: Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
+{
+    let Some((key, _)) = newer.peek() else { return older.next() };
+    match older.peek() {
+        Some((other, _)) if other < key => older.next(),
+        Some((other, _)) if other == key => {
+            older.next();
+            newer.next()
+        }
+        _ => newer.next(),
+    }
+}
