@@ -1,1 +1,30 @@
-//! Placeholder.
+//! What users hold: the typed [`Store`], and the same over HTTP ([`http::router`]).
+//!
+//! Both speak the types of `holdfast_client::wire` and of the state machine. A call is checked against the
+//! limits before it is proposed, so that one over a limit costs the cluster nothing; what it means is
+//! decided in the state machine alone. Here is only what a caller sees of it: how fresh a read is, how a
+//! claim waits for work, how events become a stream, and which status an error has.
+//!
+//! - `store.rs` writes; `outbox.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
+//!   `read.rs` reads; `events.rs` the event stream; `metrics.rs` what is counted.
+//! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
+//!   answers.
+
+#![warn(missing_docs)]
+
+mod claim;
+mod error;
+mod events;
+pub mod http;
+mod metrics;
+mod outbox;
+mod read;
+mod store;
+mod waiting;
+
+pub use error::StoreError;
+pub use holdfast_client::{
+    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, Delivery, Directory, EventId, EventMessage, MemberView,
+    ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView, Write,
+};
+pub use store::{Store, StoreOptions, StoreResult};

@@ -87,6 +87,8 @@ pub struct MemberView {
     pub since: Millis,
     /// Whether the answering node has a connection to it; null for itself.
     pub connected: Option<bool>,
+    /// Why it has none, if so.
+    pub link_problem: Option<String>,
     /// How far its log is known to match; known to the leader only.
     pub matched: Option<u64>,
 }

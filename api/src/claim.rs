@@ -1,0 +1,178 @@
+//! Claiming rows, at once or as soon as there are some.
+//!
+//! A claim is proposed only when this node's state shows something to take, so waiting costs the cluster
+//! nothing. When the state shows nothing, a claim that may not wait, or that may be the retry of one whose
+//! reply was lost, first makes sure that the state is fresh.
+//!
+//! A call that is dropped while it waits leaves nothing behind. One that is dropped between its proposal and
+//! the reply leaves its rows to the end of their lease, or to a reconciliation; a retry under the same
+//! idempotency key gets them back before.
+
+use std::time::Duration;
+
+use holdfast_client::wire::{ClaimCall, ClaimHolder, Delivery};
+use holdfast_machine::{Archive, ArchiveResult, Claim, Claimed, Command, Machine, NewHolder, Reply, RunId};
+use holdfast_raft::ReadMode;
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::StoreError;
+use crate::store::{Store, StoreResult};
+use crate::waiting::{Seat, Want};
+use crate::{Answer, Write};
+
+impl Store {
+    /// Takes due rows, oldest first; waits for some up to `call.wait_ms`, capped by
+    /// [`crate::StoreOptions::claim_wait_max`]. Empty if there were none.
+    ///
+    /// # Errors
+    /// A [`StoreError`].
+    pub async fn claim(&self, call: ClaimCall, write: Write) -> StoreResult<Vec<Delivery>> {
+        let wait = Duration::from_millis(call.wait_ms).min(self.shared.options.claim_wait_max);
+        let claim = self.claim_of(call);
+        self.limits().check(&Command::Claim(claim.clone()))?;
+        let attempt = Attempt { store: self, write, claim };
+        attempt.run(Instant::now() + wait).await
+    }
+
+    fn claim_of(&self, call: ClaimCall) -> Claim {
+        let holder = match call.holder {
+            ClaimHolder::Lease { claimant, lease_ms } => NewHolder::Lease { claimant, lease_ms },
+            ClaimHolder::Node => {
+                let options = &self.shared.options;
+                NewHolder::Node { node: options.node.clone(), boot: options.boot.clone() }
+            }
+        };
+        Claim { scope: call.scope, limit: call.limit, holder, hold: call.hold }
+    }
+}
+
+/// One claim under way.
+struct Attempt<'a> {
+    store: &'a Store,
+    write: Write,
+    claim: Claim,
+}
+
+impl Attempt<'_> {
+    async fn run(self, deadline: Instant) -> StoreResult<Vec<Delivery>> {
+        let seat = self.store.shared.waiting.sit(self.want());
+        self.look(&seat);
+        let may_wait = deadline > Instant::now();
+        if !self.has_reason(&seat) && (!may_wait || self.write.idempotency_key.is_some()) {
+            self.store.shared.raft.read_index(ReadMode::Linearizable).await?;
+            self.look(&seat);
+        }
+        loop {
+            if self.has_reason(&seat) {
+                let taken = self.take().await?;
+                if !taken.value.is_empty() {
+                    drop(seat);
+                    return self.deliveries(taken).await;
+                }
+                seat.wait_on();
+                self.look(&seat);
+            }
+            if deadline <= Instant::now() {
+                return Ok(self.nothing());
+            }
+            self.wait(&seat, deadline).await?;
+        }
+    }
+
+    fn want(&self) -> Want {
+        let Claim { scope, limit, holder, hold } = self.claim.clone();
+        let owner = match holder {
+            NewHolder::Node { node, .. } => Some(node),
+            NewHolder::Lease { .. } => None,
+        };
+        Want { scope, owner, hold, limit }
+    }
+
+    fn look(&self, seat: &Seat) {
+        let shared = &self.store.shared;
+        shared.raft.view(|machine, _| shared.waiting.look(machine, seat.pool()));
+    }
+
+    /// True if a proposal would bring something: rows, or the remembered reply to an earlier try.
+    fn has_reason(&self, seat: &Seat) -> bool {
+        let key = self.write.idempotency_key.as_ref();
+        let remembered = key.is_some_and(|key| self.store.shared.raft.view(|machine, _| machine.remembers(key)));
+        remembered || seat.is_called()
+    }
+
+    async fn wait(&self, seat: &Seat, deadline: Instant) -> Result<(), StoreError> {
+        let mut closed = self.store.shared.closed.subscribe();
+        tokio::select! {
+            () = seat.called() => Ok(()),
+            () = sleep_until(deadline) => Ok(()),
+            _ = closed.wait_for(|closed| *closed) => Err(StoreError::Stopped),
+        }
+    }
+
+    /// Proposes the claim and waits until this node has applied it.
+    async fn take(&self) -> StoreResult<Vec<Claimed>> {
+        let shared = &self.store.shared;
+        let proposed = self.store.propose(Command::Claim(self.claim.clone()), self.write.clone()).await?;
+        let at = proposed.at;
+        let taken = proposed.answer("claim", |reply| match reply {
+            Reply::Claimed { claims } => Some(claims),
+            _ => None,
+        })?;
+        if taken.value.is_empty() {
+            shared.waiting.correct_clock(at);
+        }
+        let applied = shared.raft.read_index(ReadMode::AtLeast(taken.index)).await;
+        // The rows are taken, but this node cannot tell what is in them: let the caller ask another one.
+        applied.map_err(|_| StoreError::Unknown)?;
+        Ok(taken)
+    }
+
+    async fn deliveries(&self, taken: Answer<Vec<Claimed>>) -> StoreResult<Vec<Delivery>> {
+        let Answer { index, value } = taken;
+        let deliveries = self.store.shared.raft.view(|machine, archive| {
+            let each = value.into_iter().map(|claimed| delivery(machine, archive, claimed));
+            each.filter_map(Result::transpose).collect::<ArchiveResult<Vec<Delivery>>>()
+        });
+        Ok(Answer { index, value: deliveries? })
+    }
+
+    fn nothing(&self) -> Answer<Vec<Delivery>> {
+        let index = self.store.shared.raft.view(|machine, _| machine.applied());
+        Answer { index, value: Vec::new() }
+    }
+}
+
+/// What the executor of a claimed row needs; none if the row has been removed since.
+fn delivery(machine: &Machine, archive: &dyn Archive, claimed: Claimed) -> ArchiveResult<Option<Delivery>> {
+    let Claimed { key, token, deadline } = claimed;
+    let Some(row) = machine.row(archive, &key)? else { return Ok(None) };
+    let Some(run_id) = run_id(machine, archive, &key, row.run)? else { return Ok(None) };
+    let input = machine.input(archive, &key)?.unwrap_or_default();
+    Ok(Some(Delivery {
+        key,
+        token,
+        deadline,
+        run_id,
+        namespace: row.namespace,
+        task_queue: row.task_queue,
+        activity_type: row.activity_type,
+        attempt: row.attempt,
+        deliveries: row.deliveries,
+        input,
+    }))
+}
+
+/// The name of a workflow's run. Live rows are of the last run, so the list of runs is hardly ever read.
+fn run_id(
+    machine: &Machine,
+    archive: &dyn Archive,
+    key: &holdfast_machine::DispatchKey,
+    number: u32,
+) -> ArchiveResult<Option<RunId>> {
+    let Some(workflow) = machine.workflow(archive, &key.workflow)? else { return Ok(None) };
+    if workflow.run.number == number {
+        return Ok(Some(workflow.run.run_id));
+    }
+    let runs = machine.runs(archive, &key.workflow, number as usize)?;
+    Ok(runs.into_iter().find(|run| run.number == number).map(|run| run.run_id))
+}

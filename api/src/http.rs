@@ -1,0 +1,16 @@
+//! The store over HTTP, version 1.
+//!
+//! [`router`] is all that a node needs. Errors are RFC 9457 problem documents, whoever refuses: the state
+//! machine, a limit, or the router itself. Every answer to a call says which log index it reflects.
+
+mod cluster;
+mod error;
+mod events;
+mod extract;
+mod health;
+mod outbox;
+mod router;
+mod shards;
+mod workflows;
+
+pub use router::{HttpOptions, router};

@@ -1,0 +1,95 @@
+//! Errors and answers as HTTP sees them, in one place.
+
+use axum::Json;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use holdfast_client::Problem;
+use holdfast_client::wire::INDEX_HEADER;
+use holdfast_machine::Reject;
+use serde::Serialize;
+
+use crate::Answer;
+use crate::error::StoreError;
+
+/// When to come back after an answer that says "not now", in seconds. The shortest that HTTP can say.
+const RETRY_AFTER_SECONDS: &str = "1";
+
+/// An error answer.
+#[derive(Debug)]
+pub(crate) struct ApiError(Problem);
+
+impl ApiError {
+    pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
+        Self(Problem::new(status.as_u16(), code, detail))
+    }
+
+    /// Something in the request makes no sense.
+    pub fn invalid(what: impl Into<String>) -> Self {
+        StoreError::from(Reject::InvalidArgument { what: what.into() }).into()
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        if error.status() == 500 {
+            tracing::error!(%error, "a call failed inside the node");
+        }
+        Self(match &error {
+            StoreError::Reject(reject) => Problem::of_reject(error.status(), reject),
+            _ => Problem::new(error.status(), error.code(), error.to_string()),
+        })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        // Every status here comes from a constant.
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let content_type = HeaderValue::from_static(Problem::CONTENT_TYPE);
+        let mut response = (status, [(CONTENT_TYPE, content_type)], Json(self.0)).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
+        if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        response
+    }
+}
+
+/// A success: the value as JSON, and its log index as a header.
+#[derive(Debug)]
+pub(crate) struct Success<T>(pub Answer<T>);
+
+impl<T: Serialize> IntoResponse for Success<T> {
+    fn into_response(self) -> Response {
+        let Answer { index, value } = self.0;
+        ([(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(index))], Json(value)).into_response()
+    }
+}
+
+/// What a handler returns.
+pub(crate) type Handled<T> = Result<Success<T>, ApiError>;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn not_now_says_when_to_come_back() {
+        for (error, status, again) in [
+            (StoreError::NoQuorum { waited_ms: 2_000 }, 503, true),
+            (StoreError::Stopped, 503, true),
+            (StoreError::Overloaded, 429, true),
+            (StoreError::Unknown, 504, false),
+            (StoreError::StorageFull, 507, false),
+            (Reject::IdempotencyConflict.into(), 409, false),
+        ] {
+            let response = ApiError::from(error).into_response();
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), again);
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+        }
+    }
+}

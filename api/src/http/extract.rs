@@ -1,0 +1,155 @@
+//! Taking requests apart: path segments, parameters, guards and bodies. What does not fit is a problem
+//! document like any other refusal.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use holdfast_client::wire::{Consistency, FENCE_HEADER, IDEMPOTENCY_HEADER};
+use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+use crate::{ReadMode, Write};
+
+/// The one variable segment of a path, percent-decoded and read as a `T`.
+pub(crate) struct Segment<T>(pub T);
+
+impl<S: Send + Sync, T: FromStr<Err: Display>> FromRequestParts<S> for Segment<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| ApiError::invalid(format!("the path cannot be read: {rejection}")))?;
+        text.parse().map(Self).map_err(|error: T::Err| ApiError::invalid(format!("path: {error}")))
+    }
+}
+
+/// The parameters after the question mark. Unknown ones are refused, so that a misspelt one is noticed.
+pub(crate) struct Params<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Query(params) = Query::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
+        Ok(Self(params))
+    }
+}
+
+/// The parameters of a read that has no others.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Freshness {
+    pub consistency: Option<Consistency>,
+    pub min_index: Option<u64>,
+}
+
+impl Freshness {
+    /// The read mode that these parameters ask for.
+    pub fn mode(self) -> Result<ReadMode, ApiError> {
+        match (self.consistency, self.min_index) {
+            (None | Some(Consistency::Linearizable), None) => Ok(ReadMode::Linearizable),
+            (Some(Consistency::Stale), None) => Ok(ReadMode::Stale),
+            (None, Some(index)) => Ok(ReadMode::AtLeast(index)),
+            (Some(_), Some(_)) => Err(ApiError::invalid("consistency and min_index exclude each other")),
+        }
+    }
+}
+
+/// What guards a write: its idempotency key and its fence, from the headers.
+pub(crate) struct Guard(pub Write);
+
+impl<S: Send + Sync> FromRequestParts<S> for Guard {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let idempotency_key = text(&parts.headers, IDEMPOTENCY_HEADER)?
+            .map(|key| IdempotencyKey::new(key).map_err(|error| ApiError::invalid(error.to_string())))
+            .transpose()?;
+        let fence = text(&parts.headers, FENCE_HEADER)?.map(fence).transpose()?;
+        Ok(Self(Write { fence, idempotency_key }))
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, ApiError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes());
+    text.map(Some).map_err(|_| ApiError::invalid(format!("the header {name} is no UTF-8")))
+}
+
+fn fence(text: &str) -> Result<Fence, ApiError> {
+    let parse = || {
+        let (owner, epoch) = text.rsplit_once('/')?;
+        Some(Fence { owner: NodeName::new(owner).ok()?, epoch: Epoch(epoch.parse().ok()?) })
+    };
+    parse().ok_or_else(|| ApiError::invalid(format!("the header {FENCE_HEADER} must be owner/epoch, not {text:?}")))
+}
+
+/// A JSON body.
+pub(crate) struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        // A browser sends JSON to another site only after asking it, so a page elsewhere cannot write here.
+        let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+        if !media_type.eq_ignore_ascii_case("application/json") {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "the body must be JSON, with the header Content-Type: application/json",
+            ));
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(unread)?;
+        let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::invalid(format!("body: {error}")))?;
+        Ok(Self(value))
+    }
+}
+
+fn unread(rejection: BytesRejection) -> ApiError {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "limit_exceeded",
+            "the body is larger than this node takes",
+        );
+    }
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_unread", format!("the body did not arrive: {rejection}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn fences_are_an_owner_and_an_epoch() {
+        let read = fence("a/b/7").unwrap();
+        assert_eq!((read.owner.as_str(), read.epoch), ("a/b", Epoch(7)));
+        for bad in ["", "a", "a/", "/1", "a/-1", "a/18446744073709551616"] {
+            assert!(fence(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn freshness_is_one_of_three() {
+        let mode = |consistency, min_index| Freshness { consistency, min_index }.mode();
+        assert_eq!(mode(None, None).unwrap(), ReadMode::Linearizable);
+        assert_eq!(mode(Some(Consistency::Stale), None).unwrap(), ReadMode::Stale);
+        assert_eq!(mode(None, Some(3)).unwrap(), ReadMode::AtLeast(3));
+        assert!(mode(Some(Consistency::Stale), Some(3)).is_err());
+    }
+}

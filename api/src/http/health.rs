@@ -1,0 +1,33 @@
+//! What an orchestrator asks: is the process alive, may it have traffic, what does it count.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::error::ApiError;
+use crate::metrics::refresh;
+use crate::store::Store;
+
+/// 200 as long as the node can go on.
+pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, ApiError> {
+    match store.fatal() {
+        None => Ok("ok\n"),
+        Some(reason) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", reason)),
+    }
+}
+
+/// 200 once the node can serve what it is asked.
+pub(crate) async fn ready(State(store): State<Store>) -> Result<&'static str, ApiError> {
+    match store.unreadiness() {
+        None => Ok("ready\n"),
+        Some(reason) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", reason)),
+    }
+}
+
+/// Counters and gauges in Prometheus' text format.
+pub(crate) async fn metrics(State(store): State<Store>, handle: PrometheusHandle) -> impl IntoResponse {
+    refresh(&store);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render())
+}

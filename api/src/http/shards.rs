@@ -1,0 +1,45 @@
+//! Routes of shards.
+
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use axum::extract::State;
+use holdfast_client::wire::{AdoptBody, Adoption, Directory, TransferBody};
+use holdfast_machine::{Moved, ShardId};
+
+use super::error::{Handled, Success};
+use super::extract::{Body, Freshness, Guard, Params, Segment};
+use crate::store::Store;
+
+/// A shard's number in a path.
+pub(crate) struct ShardNumber(ShardId);
+
+impl FromStr for ShardNumber {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(|number| Self(ShardId(number)))
+    }
+}
+
+pub(crate) async fn shards(State(store): State<Store>, Params(freshness): Params<Freshness>) -> Handled<Directory> {
+    Ok(Success(store.shards(freshness.mode()?).await?))
+}
+
+pub(crate) async fn transfer(
+    State(store): State<Store>,
+    Segment(ShardNumber(shard)): Segment<ShardNumber>,
+    Guard(write): Guard,
+    Body(body): Body<TransferBody>,
+) -> Handled<Moved> {
+    Ok(Success(store.transfer(shard, &body.to, body.expected_epoch, write).await?))
+}
+
+pub(crate) async fn adopt(
+    State(store): State<Store>,
+    Segment(ShardNumber(shard)): Segment<ShardNumber>,
+    Guard(write): Guard,
+    Body(body): Body<AdoptBody>,
+) -> Handled<Adoption> {
+    Ok(Success(store.adopt(shard, &body.from, &body.by, body.expected_epoch, write).await?))
+}

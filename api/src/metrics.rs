@@ -1,0 +1,62 @@
+//! What is counted, and under which names. A node renders it at `/metrics`.
+
+use std::time::Instant;
+
+use holdfast_machine::Command;
+use metrics::{counter, gauge, histogram};
+
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// Commands by kind and outcome (`ok`, or the error's code).
+const COMMANDS: &str = "holdfast_commands_total";
+/// Seconds from proposal to reply, by kind of command.
+const COMMAND_SECONDS: &str = "holdfast_command_seconds";
+
+/// Counts one command that was proposed, or refused before.
+pub(crate) fn command(kind: &'static str, begun: Instant, error: Option<&StoreError>) {
+    let outcome = error.map_or("ok", StoreError::code);
+    counter!(COMMANDS, "command" => kind, "outcome" => outcome).increment(1);
+    histogram!(COMMAND_SECONDS, "command" => kind).record(begun.elapsed().as_secs_f64());
+}
+
+/// A command's name in metrics and messages.
+pub(crate) fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Create { .. } => "create",
+        Command::Boot { .. } => "boot",
+        Command::Assign { .. } => "assign",
+        Command::Adopt { .. } => "adopt",
+        Command::Transfer { .. } => "transfer",
+        Command::Commit(_) => "commit",
+        Command::Claim(_) => "claim",
+        Command::Heartbeat { .. } => "heartbeat",
+        Command::Complete { .. } => "complete",
+        Command::Fail { .. } => "fail",
+        Command::Retry { .. } => "retry",
+        Command::Settle { .. } => "settle",
+        Command::Rearm { .. } => "rearm",
+        Command::Reconcile { .. } => "reconcile",
+        Command::Tick => "tick",
+    }
+}
+
+/// Brings the gauges up to date; called before they are rendered.
+pub(crate) fn refresh(store: &Store) {
+    let view = store.cluster_now();
+    let leads = view.leader.as_ref() == Some(&view.node);
+    for (name, value) in [
+        ("holdfast_log_last_index", view.last),
+        ("holdfast_log_committed_index", view.committed),
+        ("holdfast_log_applied_index", view.applied),
+        ("holdfast_term", view.term),
+        ("holdfast_leads", u64::from(leads)),
+        ("holdfast_members", view.members.len() as u64),
+        ("holdfast_claims_waiting", store.claims_waiting() as u64),
+    ] {
+        // Prometheus has floating-point values only; these stay exact up to 2^53.
+        gauge!(name).set(value as f64);
+    }
+    gauge!("holdfast_rows", "status" => "pending").set(view.rows.pending as f64);
+    gauge!("holdfast_rows", "status" => "claimed").set(view.rows.claimed as f64);
+}

@@ -1,0 +1,219 @@
+//! Reads: from this node's own state, once that is as fresh as the caller asks.
+
+use holdfast_client::wire::{ClusterView, Directory, MemberView, RowView, StaleRow, Topology, WorkflowView};
+use holdfast_machine::{
+    Archive, ArchiveResult, DispatchKey, Fence, HistoryEvent, Machine, MemberState, NodeName, Reject, Run, WorkflowId,
+};
+use holdfast_raft::{MemberStatus, ReadMode as RaftReadMode, Status};
+
+use crate::error::StoreError;
+use crate::store::{Store, StoreResult};
+use crate::{Answer, ReadMode};
+
+/// A page of history ends early once its payloads have this many bytes.
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
+/// Events that are read under one look at the state, so that apply does not wait for long.
+const EVENTS_PER_LOOK: usize = 64;
+/// A node that is further behind than this, in log entries, is not ready.
+const READY_LAG_MAX: u64 = 1_000;
+
+impl Store {
+    /// A workflow's projection, its shard, and the shard's owner.
+    ///
+    /// # Errors
+    /// [`StoreError::NoQuorum`] if the state does not get fresh enough in time, [`StoreError::Read`] if it
+    /// cannot be read; so with all reads here.
+    pub async fn workflow(&self, workflow: &WorkflowId, mode: ReadMode) -> StoreResult<WorkflowView> {
+        self.read(mode, |machine, archive| {
+            let shard = machine.shard_of(workflow);
+            let fence = machine.shard(shard).map(|entry| Fence { owner: entry.owner.clone(), epoch: entry.epoch });
+            Ok(WorkflowView { id: workflow.clone(), shard, fence, workflow: machine.workflow(archive, workflow)? })
+        })
+        .await
+    }
+
+    /// Events from number `from_seq` on, at most `limit`; fewer if the page would grow too large, but none
+    /// only at the end of the history. Empty for an unknown workflow.
+    ///
+    /// # Errors
+    /// `invalid_argument` for a limit of 0, `limit_exceeded` for one too large.
+    pub async fn history(
+        &self,
+        workflow: &WorkflowId,
+        from_seq: u64,
+        limit: u32,
+        mode: ReadMode,
+    ) -> StoreResult<Vec<HistoryEvent>> {
+        self.limits().check_page(limit)?;
+        let mut next = from_seq.max(1);
+        let look = |next, limit: usize| {
+            let limit = limit.min(EVENTS_PER_LOOK);
+            move |machine: &Machine, archive: &dyn Archive| machine.history(archive, workflow, next, limit)
+        };
+        let Answer { index, mut value } = self.read(mode, look(next, limit as usize)).await?;
+        let mut last_look = value.len();
+        // A history only grows at its end, so what is read in pieces is what one look would have shown.
+        while last_look == EVENTS_PER_LOOK && value.len() < limit as usize && bytes_in(&value) < PAGE_BYTES {
+            next += EVENTS_PER_LOOK as u64;
+            let more = self.shared.raft.view(look(next, limit as usize - value.len()))?;
+            last_look = more.len();
+            value.extend(more);
+        }
+        Ok(Answer { index, value })
+    }
+
+    /// Up to `limit` runs of a workflow, oldest first.
+    ///
+    /// # Errors
+    /// As [`Store::history`].
+    pub async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> StoreResult<Vec<Run>> {
+        self.limits().check_page(limit)?;
+        self.read(mode, |machine, archive| machine.runs(archive, workflow, limit as usize)).await
+    }
+
+    /// One row, live or finished, with its input and the last heartbeat's details.
+    ///
+    /// # Errors
+    /// `row_not_found`.
+    pub async fn row(&self, key: &DispatchKey, mode: ReadMode) -> StoreResult<RowView> {
+        let Answer { index, value } = self
+            .read(mode, |machine, archive| {
+                let Some(row) = machine.row(archive, key)? else { return Ok(None) };
+                let input = machine.input(archive, key)?.unwrap_or_default();
+                let details = machine.details(archive, key)?.unwrap_or_default();
+                Ok(Some(RowView { key: key.clone(), row, input, details }))
+            })
+            .await?;
+        let value = value.ok_or_else(|| Reject::RowNotFound { key: key.clone() })?;
+        Ok(Answer { index, value })
+    }
+
+    /// Rows that have been claimed for `older_than_ms` of log time, by time of claim, then key.
+    ///
+    /// # Errors
+    /// As [`Store::history`].
+    pub async fn stale(&self, older_than_ms: u64, limit: u32, mode: ReadMode) -> StoreResult<Vec<StaleRow>> {
+        self.limits().check_page(limit)?;
+        self.read(mode, |machine, _| {
+            let rows = machine.stale_rows(machine.now(), older_than_ms, limit as usize);
+            Ok(rows.into_iter().map(|(key, row)| StaleRow { key, row }).collect())
+        })
+        .await
+    }
+
+    /// Who owns which shard.
+    ///
+    /// # Errors
+    /// As [`Store::workflow`].
+    pub async fn shards(&self, mode: ReadMode) -> StoreResult<Directory> {
+        self.read(mode, |machine, _| {
+            Ok(Directory { shard_count: machine.shard_count(), shards: machine.shards().cloned().collect() })
+        })
+        .await
+    }
+
+    /// The cluster as this node sees it now. Always answers.
+    ///
+    /// # Errors
+    /// None at present; the signature is that of the client.
+    pub async fn cluster(&self) -> StoreResult<ClusterView> {
+        let view = self.cluster_now();
+        Ok(Answer { index: view.applied, value: view })
+    }
+
+    /// Why the node should not be sent traffic yet; none if it may: its boot is applied, it knows a leader,
+    /// and it is not far behind.
+    pub fn unreadiness(&self) -> Option<String> {
+        if let Some(reason) = self.fatal() {
+            return Some(reason);
+        }
+        let status = self.shared.raft.status();
+        if status.leader.is_none() {
+            return Some("this node knows no leader".to_owned());
+        }
+        let (committed, applied) = (status.committed.unwrap_or(0), status.applied.unwrap_or(0));
+        if committed.saturating_sub(applied) > READY_LAG_MAX {
+            return Some(format!("this node has applied {applied} of {committed} log entries"));
+        }
+        let boot = &self.shared.options.boot;
+        let booted = self
+            .shared
+            .raft
+            .view(|machine, _| machine.member(self.node()).is_some_and(|member| member.boot.as_ref() == Some(boot)));
+        (!booted).then(|| "the start of this node is not committed yet".to_owned())
+    }
+
+    /// Why the node cannot go on, if so.
+    pub(crate) fn fatal(&self) -> Option<String> {
+        self.shared.raft.fatal().borrow().as_ref().map(ToString::to_string)
+    }
+
+    /// [`Store::cluster`] without a wait.
+    pub(crate) fn cluster_now(&self) -> ClusterView {
+        let status = self.shared.raft.status();
+        self.shared.raft.view(|machine, _| ClusterView {
+            node: self.node().clone(),
+            leader: leader(&status),
+            term: status.term,
+            last: status.last.unwrap_or(0),
+            committed: status.committed.unwrap_or(0),
+            applied: machine.applied(),
+            state_hash: format!("{:016x}", machine.state_hash()),
+            now: machine.now(),
+            shard_count: machine.shard_count(),
+            rows: machine.row_counts(),
+            members: machine.members().map(|member| member_view(member, &status)).collect(),
+        })
+    }
+
+    /// Who is there and who owns what, now.
+    pub(crate) fn topology(&self) -> Topology {
+        let status = self.shared.raft.status();
+        self.shared.raft.view(|machine, _| Topology {
+            index: machine.applied(),
+            leader: leader(&status),
+            term: status.term,
+            shard_count: machine.shard_count(),
+            members: machine.members().cloned().collect(),
+            shards: machine.shards().cloned().collect(),
+        })
+    }
+
+    async fn read<T>(
+        &self,
+        mode: ReadMode,
+        look: impl FnOnce(&Machine, &dyn Archive) -> ArchiveResult<T>,
+    ) -> StoreResult<T> {
+        let mode = match mode {
+            ReadMode::Linearizable => RaftReadMode::Linearizable,
+            ReadMode::Stale => RaftReadMode::Stale,
+            ReadMode::AtLeast(index) => RaftReadMode::AtLeast(index),
+        };
+        let applied = self.shared.raft.read_index(mode).await?;
+        let (seen, value) = self.shared.raft.view(|machine, archive| (machine.applied(), look(machine, archive)));
+        Ok(Answer { index: applied.max(seen), value: value.map_err(StoreError::Read)? })
+    }
+}
+
+fn bytes_in(events: &[HistoryEvent]) -> usize {
+    events.iter().map(|event| event.payload.data.len()).sum()
+}
+
+pub(crate) fn leader(status: &Status) -> Option<NodeName> {
+    let leader = status.leader?;
+    status.members.iter().find(|member| member.id == leader).map(|member| member.name.clone())
+}
+
+fn member_view(state: &MemberState, status: &Status) -> MemberView {
+    let MemberState { member, boot, since } = state.clone();
+    let seen: Option<&MemberStatus> = status.members.iter().find(|seen| seen.id == member.id);
+    let is_self = member.id == status.node;
+    MemberView {
+        boot,
+        since,
+        connected: seen.filter(|_| !is_self).map(|seen| seen.linked),
+        link_problem: seen.and_then(|seen| seen.link_problem.clone()),
+        matched: seen.and_then(|seen| seen.matched),
+        member,
+    }
+}

@@ -1,0 +1,214 @@
+//! The typed store of one node: what an engine that lives in the node's process calls.
+//!
+//! Any node's store takes any call; what has to be agreed on goes to the leader. A write returns once it is
+//! durable on a majority and applied there; [`Answer::index`] is its place in the log.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_machine::{
+    BootId, Command, Commit, Committed, DispatchKey, Epoch, Fence, Limits, Millis, Moved, NewEvent, NewRow, NodeName,
+    Reply, Request, ShardId, WorkflowId,
+};
+use holdfast_raft::Handle;
+use tokio::sync::watch;
+
+use crate::error::StoreError;
+use crate::waiting::Waiting;
+use crate::{Adoption, Answer, Write, metrics};
+
+/// The result of a call.
+pub type StoreResult<T> = Result<Answer<T>, StoreError>;
+
+/// What a store needs to know about its node.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The node's name.
+    pub node: NodeName,
+    /// This start of it.
+    pub boot: BootId,
+    /// What is checked before anything is proposed.
+    pub limits: Limits,
+    /// The longest that a claim waits for work, whatever it asks for.
+    pub claim_wait_max: Duration,
+}
+
+impl StoreOptions {
+    /// Options with every default.
+    pub fn new(node: NodeName, boot: BootId) -> Self {
+        Self { node, boot, limits: Limits::default(), claim_wait_max: Duration::from_secs(60) }
+    }
+}
+
+/// A node's store. Cheap to clone; clones are the same store.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    fence: Option<Fence>,
+}
+
+pub(crate) struct Shared {
+    pub raft: Handle,
+    pub options: StoreOptions,
+    pub waiting: Arc<Waiting>,
+    pub closed: watch::Sender<bool>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("node", &self.shared.options.node).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// The store of a running node. Must be called inside a tokio runtime: a task that wakes waiting claims
+    /// runs until the store's last clone is gone.
+    pub fn new(raft: Handle, options: StoreOptions) -> Self {
+        let effects = raft.effects();
+        let waiting = Arc::new(Waiting::default());
+        let shared = Arc::new(Shared { raft, options, waiting, closed: watch::Sender::new(false) });
+        tokio::spawn(crate::waiting::watch_for_work(Arc::downgrade(&shared), effects));
+        Self { shared, fence: None }
+    }
+
+    /// The same store, whose writes carry this fence unless a call brings its own.
+    pub fn with_fence(&self, fence: Fence) -> Self {
+        Self { shared: Arc::clone(&self.shared), fence: Some(fence) }
+    }
+
+    /// Ends all claims that wait (with [`StoreError::Stopped`]) and all event streams, so that a node that
+    /// stops does not have to wait for them. Calls that do not wait go on.
+    pub fn close(&self) {
+        self.shared.closed.send_replace(true);
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &NodeName {
+        &self.shared.options.node
+    }
+
+    /// The limits that calls are checked against.
+    pub fn limits(&self) -> &Limits {
+        &self.shared.options.limits
+    }
+
+    /// How many claims wait for work on this node.
+    pub fn claims_waiting(&self) -> usize {
+        self.shared.waiting.count()
+    }
+}
+
+/// Workflows.
+impl Store {
+    /// Appends events: all or nothing.
+    ///
+    /// # Errors
+    /// A [`StoreError`]; so with all calls here.
+    pub async fn append(
+        &self,
+        workflow: &WorkflowId,
+        expected_seq: u64,
+        events: Vec<NewEvent>,
+        write: Write,
+    ) -> StoreResult<Committed> {
+        let workflow = workflow.clone();
+        self.commit(Commit { workflow, expected_seq, events, rows: Vec::new(), settle: Vec::new() }, write).await
+    }
+
+    /// Appends events, stages rows and settles rows of one workflow: all or nothing.
+    pub async fn commit(&self, commit: Commit, write: Write) -> StoreResult<Committed> {
+        let proposed = self.propose(Command::Commit(commit), write).await?;
+        proposed.answer("commit", |reply| match reply {
+            Reply::Committed(committed) => Some(committed),
+            _ => None,
+        })
+    }
+
+    /// Cancels the live rows of a workflow and returns their keys.
+    pub async fn settle(&self, workflow: &WorkflowId, write: Write) -> StoreResult<Vec<DispatchKey>> {
+        let proposed = self.propose(Command::Settle { workflow: workflow.clone() }, write).await?;
+        proposed.answer("settle", |reply| match reply {
+            Reply::Settled { keys } => Some(keys),
+            _ => None,
+        })
+    }
+
+    /// Puts rows back to pending whatever their status; missing ones are inserted.
+    pub async fn rearm(&self, workflow: &WorkflowId, rows: Vec<NewRow>, write: Write) -> StoreResult<Vec<DispatchKey>> {
+        let proposed = self.propose(Command::Rearm { workflow: workflow.clone(), rows }, write).await?;
+        proposed.answer("rearm", |reply| match reply {
+            Reply::Rearmed { keys } => Some(keys),
+            _ => None,
+        })
+    }
+}
+
+/// Shards.
+impl Store {
+    /// Moves a shard between live nodes.
+    pub async fn transfer(
+        &self,
+        shard: ShardId,
+        to: &NodeName,
+        expected_epoch: Epoch,
+        write: Write,
+    ) -> StoreResult<Moved> {
+        let proposed = self.propose(Command::Transfer { shard, to: to.clone(), expected_epoch }, write).await?;
+        proposed.answer("transfer", |reply| match reply {
+            Reply::Transferred(moved) => Some(moved),
+            _ => None,
+        })
+    }
+
+    /// Takes a shard over from a node that is committed as down. To come too late is an answer.
+    pub async fn adopt(
+        &self,
+        shard: ShardId,
+        from: &NodeName,
+        by: &NodeName,
+        expected_epoch: Epoch,
+        write: Write,
+    ) -> StoreResult<Adoption> {
+        let command = Command::Adopt { shard, from: from.clone(), by: by.clone(), expected_epoch };
+        self.propose(command, write).await?.answer("adopt", |reply| match reply {
+            Reply::Adopted(moved) => Some(Adoption::Adopted(moved)),
+            Reply::AlreadyAdopted { held_by, epoch, .. } => Some(Adoption::AlreadyAdopted { held_by, epoch }),
+            _ => None,
+        })
+    }
+}
+
+/// A reply and its place in the log.
+pub(crate) struct Proposed {
+    pub index: u64,
+    /// Log time after the entry.
+    pub at: Millis,
+    pub reply: Reply,
+}
+
+impl Proposed {
+    /// The reply as the kind that its command has.
+    pub fn answer<T>(self, command: &'static str, kind: impl FnOnce(Reply) -> Option<T>) -> StoreResult<T> {
+        let value = kind(self.reply).ok_or(StoreError::WrongReply { command })?;
+        Ok(Answer { index: self.index, value })
+    }
+}
+
+impl Store {
+    /// Checks a command, proposes it, and waits for its reply.
+    pub(crate) async fn propose(&self, command: Command, write: Write) -> Result<Proposed, StoreError> {
+        let kind = metrics::name(&command);
+        let begun = Instant::now();
+        let proposed = self.propose_uncounted(command, write).await;
+        metrics::command(kind, begun, proposed.as_ref().err());
+        proposed
+    }
+
+    async fn propose_uncounted(&self, command: Command, write: Write) -> Result<Proposed, StoreError> {
+        self.limits().check(&command)?;
+        let fence = write.fence.or_else(|| self.fence.clone());
+        let request = Request { idempotency_key: write.idempotency_key, fence, command };
+        let committed = self.shared.raft.propose(request).await?;
+        Ok(Proposed { index: committed.index, at: committed.at, reply: committed.reply? })
+    }
+}
