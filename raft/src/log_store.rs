@@ -96,19 +96,18 @@ fn size(entry: &LogEntry) -> usize {
 
 /// Turns records into entries, and insists that none is missing.
 fn entries(from: u64, records: Vec<LogRecord>) -> io::Result<Vec<LogEntry>> {
-    let mut expected = from;
-    let mut entries = Vec::with_capacity(records.len());
-    for record in records {
-        if record.id.index != expected {
-            let what = format!("the log gave entry {} for {expected}", record.id.index);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        expected += 1;
-        let payload = decode_payload(record.payload)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("log entry {}: {error}", record.id)))?;
-        entries.push(LogEntry { log_id: from_storage(record.id), payload });
+    let numbered = records.into_iter().zip(from..);
+    numbered.map(|(record, expected)| entry(record, expected)).collect()
+}
+
+fn entry(record: LogRecord, expected: u64) -> io::Result<LogEntry> {
+    let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+    if record.id.index != expected {
+        return Err(invalid(format!("the log gave entry {} for {expected}", record.id.index)));
     }
-    Ok(entries)
+    let payload =
+        decode_payload(record.payload).map_err(|error| invalid(format!("log entry {}: {error}", record.id)))?;
+    Ok(LogEntry { log_id: from_storage(record.id), payload })
 }
 
 /// Runs `work` where it may wait for the disk.

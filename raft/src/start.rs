@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_machine::{ClusterEvent, NodeName};
+use holdfast_machine::{ClusterEvent, Effect, NodeName};
 use holdfast_storage::{Expected, StateConfig, Storage, StorageError};
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
@@ -70,17 +70,17 @@ pub enum StartError {
 pub struct Raft;
 
 impl Raft {
-    /// Starts a node. Needs a multi-threaded tokio runtime.
+    /// Starts a node, on the tokio runtime that this is called on.
     ///
     /// # Errors
     /// See [`StartError`]; nothing keeps running then.
     pub async fn start(options: Options) -> Result<Handle, StartError> {
         options.check()?;
-        let Options { listen, .. } = &options;
-        let listener = bind(listen).await?;
+        let listener = bind(&options.listen).await?;
         let storage = Arc::new(open_storage(&options).await?);
-        let stop = CancellationToken::new();
-        let started = start(options, listener, storage, stop.clone()).await;
+        let ground = Ground::prepare(options, storage)?;
+        let stop = ground.stop.clone();
+        let started = start(ground, listener).await;
         if started.is_err() {
             stop.cancel();
         }
@@ -108,7 +108,7 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
         let expected = Expected { cluster: options.cluster.clone(), node: options.node };
         let settings = storage_options();
         let open = move || Ok(Storage::open(&path, &expected, &settings));
-        let opened = blocking(open).await.map_err(|e| StartError::Refused(e.to_string()))?;
+        let opened = blocking(open).await.map_err(refused)?;
         match opened {
             Err(StorageError::InUse { .. }) if begun.elapsed() < LOCK_LIMIT => {
                 tokio::time::sleep(LOCK_PAUSE).await;
@@ -123,88 +123,148 @@ fn storage_options() -> holdfast_storage::Options {
     holdfast_storage::Options { state, ..Default::default() }
 }
 
-async fn start(
+/// What stands before Raft runs, and what everything else is built on.
+struct Ground {
     options: Options,
-    listener: TcpListener,
     storage: Arc<Storage>,
+    names: BTreeMap<u64, NodeName>,
+    registry: Registry,
+    addresses: AddressBook,
+    links: Links,
+    progress: Progress,
+    feed: Feed,
+    effects: broadcast::Sender<(u64, Effect)>,
     stop: CancellationToken,
-) -> Result<Handle, StartError> {
-    let refused = |error: &dyn std::fmt::Display| StartError::Refused(error.to_string());
-    let tasks = TaskTracker::new();
-    let incarnation = storage.dir.identity().incarnation.as_u128();
-    let stored = read_membership(storage.state.membership().as_deref());
-    let known = known_members(&options, &stored.map_err(|e| refused(&e))?);
-    let names: BTreeMap<u64, NodeName> = known.iter().map(|(id, node)| (*id, node.name.clone())).collect();
+    tasks: TaskTracker,
+}
 
-    let registry = Registry::new(&options.cluster, options.node, incarnation, known.keys().copied());
-    registry.learn_committed(known.iter().map(|(id, node)| (*id, node.incarnation)));
-    let addresses = address_book(&options, &known);
-    let peers = known.keys().copied().filter(|id| *id != options.node);
-    let ping_interval = Duration::from_millis(options.timing.heartbeat_ms * 2);
-    let links = Links::open(peers, &registry, &addresses, ping_interval, &stop, &tasks);
+impl Ground {
+    fn prepare(options: Options, storage: Arc<Storage>) -> Result<Self, StartError> {
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let incarnation = storage.dir.identity().incarnation.as_u128();
+        let stored = read_membership(storage.state.membership().as_deref()).map_err(refused)?;
+        let known = known_members(&options, &stored);
+        let registry = Registry::new(&options.cluster, options.node, incarnation, known.keys().copied());
+        registry.learn_committed(known.iter().map(|(id, node)| (*id, node.incarnation)));
+        let addresses = address_book(&options, &known);
+        let peers = known.keys().copied().filter(|id| *id != options.node);
+        let ping_interval = Duration::from_millis(options.timing.heartbeat_ms * 2);
+        let links = Links::open(peers, &registry, &addresses, ping_interval, &stop, &tasks);
+        let applied = storage.state.applied().map(|id| id.index);
+        Ok(Self {
+            progress: Progress::new(applied),
+            feed: Feed::new(options.feed_capacity, applied),
+            effects: broadcast::channel(EFFECTS).0,
+            names: known.into_iter().map(|(id, node)| (id, node.name)).collect(),
+            options,
+            storage,
+            registry,
+            addresses,
+            links,
+            stop,
+            tasks,
+        })
+    }
 
-    let applied = storage.state.applied().map(|id| id.index);
-    let progress = Progress::new(applied);
-    let feed = Feed::new(options.feed_capacity, applied);
-    let (effects, _) = broadcast::channel(EFFECTS);
-    let replica = load_replica(&storage, &progress, &feed, &effects).await?;
+    async fn load_replica(&self) -> Result<Arc<Replica>, StartError> {
+        let (storage, progress) = (self.storage.clone(), self.progress.clone());
+        let (feed, effects) = (self.feed.clone(), self.effects.clone());
+        let load = move || Replica::load(storage, progress, feed, effects);
+        blocking(load).await.map(Arc::new).map_err(refused)
+    }
 
-    let network = Network { links: links.clone(), registry: registry.clone(), addresses: addresses.clone() };
-    let config = config(&options).map_err(|error| refused(&error))?;
-    let log = LogStore::new(storage.clone(), progress.clone());
-    let machine = StateMachine::new(replica.clone());
-    let core = Core::new(options.node, Arc::new(config), network, log, machine).await;
-    let core = core.map_err(|error| refused(&error))?;
+    async fn start_core(&self, replica: &Arc<Replica>) -> Result<Core, StartError> {
+        let config = Arc::new(config(&self.options).map_err(refused)?);
+        let network =
+            Network { links: self.links.clone(), registry: self.registry.clone(), addresses: self.addresses.clone() };
+        let log = LogStore::new(self.storage.clone(), self.progress.clone());
+        let machine = StateMachine::new(replica.clone());
+        Core::new(self.options.node, config, network, log, machine).await.map_err(refused)
+    }
 
-    let detection = &options.detection;
-    let lookout = Lookout::start(&links, &names, detection, &core, &feed, &stop, &tasks);
-    let batcher = Batcher::start(core.clone(), options.clock.clone(), options.batching.clone(), stop.clone(), &tasks);
-    let desk = LeaderDesk::open(core.clone(), batcher, storage.clone(), stop.clone(), &tasks);
-    let spawn = |work: futures::future::BoxFuture<'static, ()>| {
-        let stop = stop.clone();
-        tasks.spawn(async move {
+    /// Runs `work` until it ends or the node stops.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = work => {}
             }
-        })
-    };
-    let server = Server {
-        registry: registry.clone(),
-        core: core.clone(),
-        desk: desk.clone(),
-        lookout: lookout.clone(),
-        storage: storage.clone(),
-        stop: stop.clone(),
-        tasks: tasks.clone(),
-    };
-    spawn(Box::pin(server.run(listener)));
-    let keeper = Keeper {
-        core: core.clone(),
-        node: options.node,
-        links: links.clone(),
-        registry: registry.clone(),
-        configured: options.members.clone(),
-        verdicts: lookout.verdicts(),
-    };
-    spawn(Box::pin(keeper.run()));
-    let successor =
-        Successor { core: core.clone(), node: options.node, links: links.clone(), verdicts: lookout.verdicts() };
-    spawn(Box::pin(successor.run()));
-    spawn(Box::pin(membership::form(core.clone(), options.members.clone(), options.node)));
-    spawn(Box::pin(follow_leadership(core.clone(), registry, feed.clone(), progress.clone(), names)));
-    spawn(Box::pin(sync_now_and_then(replica.clone(), progress.clone())));
+        });
+    }
 
+    fn open_desk(&self, core: &Core) -> LeaderDesk {
+        let (clock, limits) = (self.options.clock.clone(), self.options.batching.clone());
+        let batcher = Batcher::start(core.clone(), clock, limits, self.stop.clone(), &self.tasks);
+        LeaderDesk::open(core.clone(), batcher, self.storage.clone(), self.stop.clone(), &self.tasks)
+    }
+
+    /// Starts what answers peers and what watches over them.
+    fn attend(&self, core: &Core, desk: &LeaderDesk, listener: TcpListener) {
+        let node = self.options.node;
+        let (stop, tasks) = (&self.stop, &self.tasks);
+        let lookout = Lookout::start(&self.links, &self.names, &self.options.detection, core, &self.feed, stop, tasks);
+        let successor = Successor { core: core.clone(), node, links: self.links.clone(), verdicts: lookout.verdicts() };
+        self.spawn(successor.run());
+        let keeper = Keeper {
+            core: core.clone(),
+            node,
+            links: self.links.clone(),
+            registry: self.registry.clone(),
+            configured: self.options.members.clone(),
+            verdicts: lookout.verdicts(),
+        };
+        self.spawn(keeper.run());
+        let server = Server {
+            registry: self.registry.clone(),
+            core: core.clone(),
+            desk: desk.clone(),
+            lookout,
+            storage: self.storage.clone(),
+            stop: stop.clone(),
+            tasks: tasks.clone(),
+        };
+        self.spawn(server.run(listener));
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> StartError {
+    StartError::Refused(error.to_string())
+}
+
+async fn start(ground: Ground, listener: TcpListener) -> Result<Handle, StartError> {
+    let replica = ground.load_replica().await?;
+    let core = ground.start_core(&replica).await?;
+    let desk = ground.open_desk(&core);
+    ground.attend(&core, &desk, listener);
+    let (node, members) = (ground.options.node, ground.options.members.clone());
+    ground.spawn(membership::form(core.clone(), members, node));
+    let (feed, progress) = (ground.feed.clone(), ground.progress.clone());
+    let names = ground.names.clone();
+    ground.spawn(follow_leadership(core.clone(), ground.registry.clone(), feed, progress, names));
+    ground.spawn(sync_now_and_then(replica.clone(), ground.progress.clone()));
     let proposer = Proposer {
         core: core.clone(),
-        node: options.node,
+        node,
         desk: desk.clone(),
-        links: links.clone(),
-        progress: progress.clone(),
-        limit: Duration::from_millis(options.timing.answer_ms),
+        links: ground.links.clone(),
+        progress: ground.progress.clone(),
+        limit: Duration::from_millis(ground.options.timing.answer_ms),
     };
-    Ok(Handle::new(Running { core, replica, proposer, desk, links, progress, feed, effects, incarnation, stop, tasks }))
+    Ok(Handle::new(Running {
+        core,
+        replica,
+        proposer,
+        desk,
+        links: ground.links,
+        progress: ground.progress,
+        feed: ground.feed,
+        effects: ground.effects,
+        incarnation: ground.registry.incarnation,
+        stop: ground.stop,
+        tasks: ground.tasks,
+    }))
 }
 
 /// The committed members and the configured ones; what is committed counts first.
@@ -219,19 +279,6 @@ fn address_book(options: &Options, known: &BTreeMap<u64, PeerNode>) -> AddressBo
     let configured = options.members.iter();
     addresses.extend(configured.map(|member| (member.id, member.peer_addr.clone())));
     Arc::new(RwLock::new(addresses))
-}
-
-async fn load_replica(
-    storage: &Arc<Storage>,
-    progress: &Progress,
-    feed: &Feed,
-    effects: &broadcast::Sender<(u64, holdfast_machine::Effect)>,
-) -> Result<Arc<Replica>, StartError> {
-    let (storage, progress) = (storage.clone(), progress.clone());
-    let (feed, effects) = (feed.clone(), effects.clone());
-    let load = move || Replica::load(storage, progress, feed, effects);
-    let loaded = blocking(load).await;
-    loaded.map(Arc::new).map_err(|error| StartError::Refused(error.to_string()))
 }
 
 fn config(options: &Options) -> Result<Config, openraft::ConfigError> {

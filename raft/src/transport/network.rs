@@ -1,5 +1,8 @@
 //! What openraft sees of the transport: a client for each peer, over the peer's one link.
 
+// The size of these errors is openraft's choice, and they are rare.
+#![allow(clippy::result_large_err)]
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -138,6 +141,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     {
         Box::pin(async move {
             let link = self.link()?;
+            // Sent in order; the answers are awaited later, while more is sent.
+            #[allow(clippy::async_yields_async)]
             let answers = input
                 .then(move |rpc| {
                     let link = link.clone();
