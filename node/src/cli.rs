@@ -1,0 +1,149 @@
+//! The `holdfast` program: one file for each command. A command prints what it found on standard output; what went
+//! wrong is one line on standard error, and the exit code is not 0.
+
+mod config;
+mod healthcheck;
+mod serve;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use toml::Table;
+
+use crate::config::{Config, ConfigError, LogFormat, load, parse_setting};
+
+/// Where a node's API is if nothing else is said.
+const DEFAULT_URL: &str = "http://127.0.0.1:7600";
+
+/// A replicated storage node for workflow engines: shards, histories and outstanding work outlive their owner.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, disable_help_subcommand = true, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a node until SIGTERM or SIGINT. The default if a configuration is given.
+    Serve(Settings),
+    /// Shows or checks configuration.
+    Config(config::ConfigArgs),
+    /// Asks a node whether it is ready; exit code 0 if so.
+    Healthcheck(healthcheck::HealthcheckArgs),
+    /// Shows the members, the leader, who owns the shards, and the outstanding work.
+    Status(status::StatusArgs),
+}
+
+/// Where a node's configuration comes from. Flags stand above the environment, that above the file.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Settings {
+    /// The configuration file (TOML); `holdfast config example` prints one with every key
+    #[arg(long, short, env = "HOLDFAST_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// This node's name
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// The cluster's name
+    #[arg(long, value_name = "NAME")]
+    cluster_id: Option<String>,
+    /// All members with their peer addresses
+    #[arg(long, value_name = "NAME=HOST:PORT,…")]
+    members: Option<String>,
+    /// Where the HTTP API listens
+    #[arg(long, value_name = "IP:PORT")]
+    http_listen: Option<String>,
+    /// Where the other nodes are listened to
+    #[arg(long, value_name = "IP:PORT")]
+    peer_listen: Option<String>,
+    /// The directory of this node's data
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Allows addresses beyond loopback, although there is no authentication yet
+    #[arg(long)]
+    insecure_allow_remote: bool,
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// What is logged: a level or a filter
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Any other key, such as `detector.confirmations=5`; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Settings {
+    /// True if anything at all was said.
+    fn given(&self) -> bool {
+        self.config.is_some() || self.flags().map_or(true, |flags| !flags.is_empty())
+    }
+
+    /// The configuration that these settings lead to, checked.
+    ///
+    /// # Errors
+    /// [`ConfigError`], a sentence that says what to do.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        load(self.config.as_deref(), self.flags()?)
+    }
+
+    fn flags(&self) -> Result<Table, ConfigError> {
+        let mut table = Table::new();
+        for setting in &self.set {
+            parse_setting(setting, &mut table)?;
+        }
+        let texts = [
+            ("node_name", &self.node_name),
+            ("cluster_id", &self.cluster_id),
+            ("members", &self.members),
+            ("http_listen", &self.http_listen),
+            ("peer_listen", &self.peer_listen),
+            ("data_dir", &self.data_dir),
+        ];
+        for (key, text) in texts {
+            if let Some(text) = text {
+                table.insert(key.to_owned(), text.clone().into());
+            }
+        }
+        if self.insecure_allow_remote {
+            table.insert("insecure_allow_remote".to_owned(), true.into());
+        }
+        if let Some(format) = self.log_format {
+            let name = if format == LogFormat::Json { "json" } else { "text" };
+            parse_setting(&format!("log.format={name}"), &mut table)?;
+        }
+        if let Some(level) = &self.log_level {
+            parse_setting(&format!("log.level={level}"), &mut table)?;
+        }
+        Ok(table)
+    }
+}
+
+/// Runs the program with this process's arguments.
+pub fn main() -> ExitCode {
+    let Cli { command, settings } = Cli::parse();
+    let ended = match command {
+        Some(Command::Serve(settings)) => serve::run(&settings),
+        Some(Command::Config(args)) => config::run(&args),
+        Some(Command::Healthcheck(args)) => healthcheck::run(&args),
+        Some(Command::Status(args)) => status::run(&args),
+        None if settings.given() => serve::run(&settings),
+        None => Cli::command().print_help().map_err(anyhow::Error::from),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("holdfast: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a command's work to its end.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}

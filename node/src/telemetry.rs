@@ -1,0 +1,55 @@
+//! What a node says while it runs: log lines and metrics.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use holdfast_machine::NodeName;
+use holdfast_raft::Handle;
+use metrics::gauge;
+use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// How often gauges that nobody else keeps are brought up to date.
+const GAUGE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Sends this process's log lines to standard error. For programs; an embedding engine has its own subscriber.
+/// A second call changes nothing.
+pub fn log_to_stderr(config: &LogConfig) {
+    let filter = EnvFilter::try_from_default_env()
+        .or_else(|_| EnvFilter::try_new(&config.level))
+        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Fails only if there is a subscriber already, which then goes on.
+    let _ = match config.format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+}
+
+/// The process's recorder of metrics, installed at the first call. All nodes of a process share it.
+///
+/// # Errors
+/// When the embedding program has installed another recorder.
+pub(crate) fn recorder() -> Result<PrometheusHandle, BuildError> {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    if let Some(handle) = RECORDER.get() {
+        return Ok(handle.clone());
+    }
+    let handle = PrometheusBuilder::new().install_recorder()?;
+    Ok(RECORDER.get_or_init(|| handle).clone())
+}
+
+/// Keeps the gauges of this node's shards, until the node stops.
+pub(crate) async fn keep_gauges(handle: Handle, node: NodeName, recorder: Option<PrometheusHandle>) {
+    loop {
+        let owned = handle.view(|machine, _| machine.shards().filter(|entry| entry.owner == node).count());
+        // Exact up to 2^53.
+        gauge!("holdfast_shards_owned", "node" => node.to_string()).set(owned as f64);
+        if let Some(recorder) = &recorder {
+            recorder.run_upkeep();
+        }
+        tokio::time::sleep(GAUGE_INTERVAL).await;
+    }
+}

@@ -1,0 +1,222 @@
+//! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended and
+//! nobody else writes, and the safety net under rows whose holder is gone.
+
+use std::time::Duration;
+
+use holdfast_machine::{Command, DispatchKey, Holder, Machine, Millis, Reply, Row};
+use holdfast_raft::{Clock, Handle, SystemClock};
+use tokio::time::{Instant, sleep};
+
+/// The longest pause between two looks at the first lease's end; a lease that was just made may end before
+/// the one that was first.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Pause after a proposal that did not get through.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Rows that one reconciliation looks at.
+const ROWS_MAX: usize = 10_000;
+/// Claims that are younger than the oldest stale one by this much are excluded as well, so that none becomes old
+/// enough on the proposal's way into the log.
+const MARGIN_MS: u64 = 15_000;
+
+/// When the leader looks for rows whose holder is gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reconcile {
+    pub interval: Duration,
+    pub older_than_ms: u64,
+}
+
+/// Lets leases end on time, until the node stops.
+pub(crate) async fn end_leases(handle: Handle) {
+    loop {
+        let pause = match first_lease_end(&handle) {
+            None => LOOK_INTERVAL,
+            Some(at) => match at.0.saturating_sub(SystemClock.now_ms()) {
+                0 if handle.is_leader() => match handle.propose(Command::Tick.into()).await {
+                    // There may be more of them than one entry ends.
+                    Ok(_) => Duration::from_millis(1),
+                    Err(error) => {
+                        tracing::debug!(%error, "leases that have ended are still held");
+                        RETRY_PAUSE
+                    }
+                },
+                left => Duration::from_millis(left.max(1)).min(LOOK_INTERVAL),
+            },
+        };
+        sleep(pause).await;
+    }
+}
+
+fn first_lease_end(handle: &Handle) -> Option<Millis> {
+    if !handle.is_leader() {
+        return None;
+    }
+    handle.view(|machine, _| machine.next_lease_end())
+}
+
+/// Looks for rows whose holder is gone at each interval, until the node stops.
+pub(crate) async fn reconcile(handle: Handle, settings: Reconcile) {
+    let mut next = Instant::now() + settings.interval;
+    loop {
+        tokio::time::sleep_until(next).await;
+        next = Instant::now() + settings.interval;
+        if !handle.is_leader() {
+            continue;
+        }
+        let Some(command) = handle.view(|machine, _| plan(machine, settings.older_than_ms)) else { continue };
+        match handle.propose(command.into()).await.map(|committed| committed.reply) {
+            Ok(Ok(Reply::Reconciled { rearmed, settled, unknown })) => {
+                let (rearmed, settled, unknown) = (rearmed.len(), settled.len(), unknown.len());
+                tracing::warn!(rearmed, settled, unknown, "rows without a living holder were put right");
+            }
+            Ok(reply) => tracing::debug!(?reply, "reconciliation"),
+            Err(error) => tracing::debug!(%error, "reconciliation did not get through; it comes again"),
+        }
+    }
+}
+
+/// A reconciliation that touches only rows whose holder is gone; none if there are no such rows.
+fn plan(machine: &Machine, older_than_ms: u64) -> Option<Command> {
+    let now = machine.now();
+    let margin = MARGIN_MS.min(older_than_ms / 2);
+    let rows = machine.stale_rows(now, older_than_ms - margin, ROWS_MAX);
+    let until = if rows.len() < ROWS_MAX {
+        now.0.checked_sub(older_than_ms)?
+    } else {
+        // What comes after the page is not known, so keep away from its end.
+        claimed_at(&rows.last()?.1)?.0.saturating_sub(margin)
+    };
+    let is_gone = |(key, row): &&(DispatchKey, Row)| {
+        claimed_at(row).is_some_and(|at| at.0 <= until) && is_abandoned(machine, key, row)
+    };
+    let (gone, held): (Vec<_>, Vec<_>) = rows.iter().partition(is_gone);
+    let newest = claimed_at(&gone.last()?.1)?;
+    let excluded = held.into_iter().filter(|(_, row)| !has_lease_until(row, now.plus(margin)));
+    Some(Command::Reconcile {
+        older_than_ms: now.0.saturating_sub(newest.0),
+        limit: u32::try_from(gone.len()).ok()?,
+        excluded: excluded.map(|(key, _)| key.clone()).collect(),
+    })
+}
+
+fn has_lease_until(row: &Row, at: Millis) -> bool {
+    row.claim.as_ref().and_then(|claim| claim.deadline).is_some_and(|deadline| deadline > at)
+}
+
+fn claimed_at(row: &Row) -> Option<Millis> {
+    row.claim.as_ref().map(|claim| claim.claimed_at)
+}
+
+/// True if nobody will ever finish the row under its claim. Leases end by themselves, and the rows of a node that
+/// is down wait for its shards' adoption.
+fn is_abandoned(machine: &Machine, key: &DispatchKey, row: &Row) -> bool {
+    let Some(Holder::Node { node, boot }) = row.claim.as_ref().map(|claim| &claim.holder) else { return false };
+    let current = machine.member(node).is_some_and(|member| member.boot.as_ref() == Some(boot));
+    let owner = machine.shard(machine.shard_of(&key.workflow)).is_some_and(|entry| entry.owner == *node);
+    !(current && owner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use holdfast_machine::{
+        ActivityType, BootId, Claim, Claimant, Commit, Entry, EventKind, Liveness, Member, MemoryArchive, NewEvent,
+        NewHolder, NewRow, NodeName, Payload, RetryPolicy, Scope, ShardId, TaskQueue, WorkflowId, WorkflowType,
+    };
+
+    use super::*;
+
+    /// A machine over a memory archive, one command an entry.
+    struct Bench {
+        machine: Machine,
+        archive: MemoryArchive,
+        index: u64,
+        at: u64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mut bench = Self { machine: Machine::default(), archive: MemoryArchive::default(), index: 1, at: 1 };
+            let member = Member {
+                id: 1,
+                name: name(),
+                peer_addr: String::new(),
+                http_addr: String::new(),
+                liveness: Liveness::Up,
+            };
+            bench.machine.apply_members(1, &[member], &bench.archive).unwrap();
+            bench.apply(Command::Create { shard_count: 1 });
+            bench.boot("first");
+            bench.apply(Command::Assign { owners: vec![(ShardId(0), name())] });
+            bench.stage(4);
+            bench
+        }
+
+        fn apply(&mut self, command: Command) -> Reply {
+            self.index += 1;
+            let entry = Entry { at: Millis(self.at), requests: vec![command.into()] };
+            let mut applied = self.machine.apply(self.index, entry, &self.archive).unwrap();
+            applied.replies.remove(0).unwrap()
+        }
+
+        fn boot(&mut self, boot: &str) {
+            self.apply(Command::Boot { node: name(), boot: BootId::new(boot).unwrap() });
+        }
+
+        fn stage(&mut self, rows: u64) {
+            let mut events = vec![NewEvent::started(WorkflowType::new("t").unwrap())];
+            for ordinal in 1..=rows {
+                events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
+                events.push(NewEvent::activity(EventKind::ActivityStarted, ordinal));
+            }
+            let row = |ordinal| NewRow {
+                ordinal,
+                task_queue: TaskQueue::default(),
+                node: None,
+                activity_type: ActivityType::new("a").unwrap(),
+                input: Payload::default(),
+                visible_after: Millis(0),
+                retry: RetryPolicy::default(),
+            };
+            let workflow = WorkflowId::new("w").unwrap();
+            let rows = (1..=rows).map(row).collect();
+            self.apply(Command::Commit(Commit { workflow, expected_seq: 0, events, rows, settle: Vec::new() }));
+        }
+
+        fn claim(&mut self, limit: u32, holder: NewHolder) {
+            let scope = Scope {
+                namespace: Default::default(),
+                task_queue: Default::default(),
+                activity_types: Vec::new(),
+                node: None,
+            };
+            self.apply(Command::Claim(Claim { scope, limit, holder, hold: Vec::new() }));
+        }
+    }
+
+    fn name() -> NodeName {
+        NodeName::new("node-a").unwrap()
+    }
+
+    fn node_holder(boot: &str) -> NewHolder {
+        NewHolder::Node { node: name(), boot: BootId::new(boot).unwrap() }
+    }
+
+    #[test]
+    fn rows_of_the_living_are_left_alone_however_old() {
+        let mut bench = Bench::new();
+        bench.claim(2, node_holder("first"));
+        let claimant = Claimant::new("worker").unwrap();
+        bench.claim(1, NewHolder::Lease { claimant, lease_ms: 1_000_000 });
+        bench.at = 500_000;
+        bench.apply(Command::Tick);
+        assert_eq!(plan(&bench.machine, 30_000), None);
+    }
+
+    #[test]
+    fn nothing_is_planned_before_claims_can_be_old() {
+        let bench = Bench::new();
+        assert_eq!(plan(&bench.machine, 30_000), None);
+        assert_eq!(plan(&bench.machine, 1), None);
+    }
+}
