@@ -21,6 +21,7 @@ mod mark;
 mod record;
 mod scan;
 mod segment;
+mod shared;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
@@ -41,14 +40,12 @@ use crate::ids::{LogId, LogRecord, Vote};
 use mark::{Committed, Mark, VOTE_FILE};
 pub use record::PAYLOAD_MAX;
 use scan::Scan;
+use shared::{Shared, report};
 use tail::Tail;
-use writer::{Completion, Op, Writer};
+use writer::{Op, Writer};
 
 /// Called once, when an operation is durable or has failed; on the writer's thread, so it must be short.
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
-
-/// How long the log must be idle before the durable mark is brought up to date.
-const IDLE_BEFORE_MARK: Duration = Duration::from_secs(1);
 
 /// What can be set about the log.
 #[derive(Debug, Clone)]
@@ -90,24 +87,6 @@ pub struct Log {
 enum Engine {
     Thread(Option<JoinHandle<()>>),
     Inline(Box<Mutex<Writer>>),
-}
-
-/// What the log and its writer share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    tail: Mutex<Tail>,
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    full: AtomicBool,
-    groups: AtomicU64,
-    records: AtomicU64,
-    bytes: AtomicU64,
-}
-
-#[derive(Default)]
-struct Queue {
-    ops: VecDeque<Op>,
-    closing: bool,
 }
 
 impl Log {
@@ -184,16 +163,12 @@ impl Log {
 
     /// What has been written since the log was opened.
     pub fn stats(&self) -> LogStats {
-        LogStats {
-            groups: self.shared.groups.load(Ordering::Relaxed),
-            records: self.shared.records.load(Ordering::Relaxed),
-            bytes: self.shared.bytes.load(Ordering::Relaxed),
-        }
+        self.shared.stats()
     }
 
     /// Whether the writer waits for space on a full disk.
     pub fn is_full(&self) -> bool {
-        self.shared.full.load(Ordering::Relaxed)
+        self.shared.is_full()
     }
 
     /// Appends entries that continue the log. They can be read when this returns; `done` is called when they
@@ -282,8 +257,7 @@ impl Drop for Log {
         match &mut self.engine {
             Engine::Inline(writer) => lock(writer).refresh_mark(),
             Engine::Thread(handle) => {
-                lock(&self.shared.queue).closing = true;
-                self.shared.wake.notify_all();
+                self.shared.close();
                 // A callback may hold the last reference: the writer cannot wait for itself, and ends on its own.
                 let others = handle.take().filter(|handle| handle.thread().id() != thread::current().id());
                 if let Some(handle) = others {
@@ -303,12 +277,6 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} operations", self.ops.len())
-    }
-}
-
 /// What an offline check of a log found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSummary {
@@ -322,94 +290,6 @@ pub struct LogSummary {
     pub segments: usize,
     /// Bytes of a torn write at the end, which the next start cuts off; no acknowledged entry is in them.
     pub torn_bytes: u64,
-}
-
-/// What the writer's thread found when it asked for work.
-enum Next {
-    Work(VecDeque<Op>),
-    Idle,
-    Closed,
-}
-
-impl Shared {
-    fn new(tail: Tail) -> Shared {
-        Shared {
-            tail: Mutex::new(tail),
-            queue: Mutex::default(),
-            wake: Condvar::new(),
-            full: AtomicBool::new(false),
-            groups: AtomicU64::new(0),
-            records: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        }
-    }
-
-    fn tail(&self) -> MutexGuard<'_, Tail> {
-        lock(&self.tail)
-    }
-
-    fn enqueue(&self, op: Op) {
-        lock(&self.queue).ops.push_back(op);
-        self.wake.notify_one();
-    }
-
-    /// The writer's thread: until the log is closed and the queue is empty.
-    fn run(&self, mut writer: Writer) {
-        loop {
-            match self.next(writer.mark_is_behind()) {
-                Next::Work(mut ops) => {
-                    while !ops.is_empty() {
-                        report(writer.perform(&mut ops));
-                    }
-                }
-                Next::Idle => writer.refresh_mark(),
-                Next::Closed => return writer.refresh_mark(),
-            }
-        }
-    }
-
-    fn next(&self, mark_is_behind: bool) -> Next {
-        let mut queue = lock(&self.queue);
-        loop {
-            if !queue.ops.is_empty() {
-                return Next::Work(std::mem::take(&mut queue.ops));
-            }
-            if queue.closing {
-                return Next::Closed;
-            }
-            if mark_is_behind {
-                let waited = self.wake.wait_timeout(queue, IDLE_BEFORE_MARK).unwrap_or_else(PoisonError::into_inner);
-                if waited.1.timed_out() && waited.0.ops.is_empty() {
-                    return Next::Idle;
-                }
-                queue = waited.0;
-            } else {
-                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            }
-        }
-    }
-
-    /// Waits a little for a full disk to get space; false when the log is being closed.
-    fn wait_for_space(&self, pause: Duration) -> bool {
-        if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::error!("the disk is full: the log waits for space");
-        }
-        thread::sleep(pause);
-        !lock(&self.queue).closing
-    }
-
-    fn has_space(&self) {
-        if self.full.load(Ordering::Relaxed) {
-            self.full.store(false, Ordering::Relaxed);
-            tracing::info!("the log no longer waits for space");
-        }
-    }
-
-    fn count_group(&self, records: usize, bytes: usize) {
-        self.groups.fetch_add(1, Ordering::Relaxed);
-        self.records.fetch_add(records as u64, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
 }
 
 /// Brings the files in line with what the scan decided, before the log is used.
@@ -432,12 +312,6 @@ fn repair(disk: &dyn Disk, dir: &Path, config: &LogConfig, scan: &Scan) -> io::R
 fn perform_inline(writer: &Mutex<Writer>, op: Op) {
     let completions = lock(writer).perform(&mut VecDeque::from([op]));
     report(completions);
-}
-
-fn report(completions: Vec<Completion>) {
-    for (done, result) in completions {
-        done(result);
-    }
 }
 
 /// Locks, also after a panic of another holder: what these locks guard is never left half changed.

@@ -42,9 +42,8 @@ impl Tail {
 
     /// Takes entries in; refused as a whole when they do not continue the log.
     pub(crate) fn accept(&mut self, records: &[LogRecord]) -> io::Result<()> {
-        let mut expected = self.next_index();
         let mut term = self.last.map_or(0, |last| last.term);
-        for record in records {
+        for (record, expected) in records.iter().zip(self.next_index()..) {
             if record.id.index != expected || record.id.term < term {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
@@ -57,7 +56,6 @@ impl Tail {
                     format!("entry {} has {} bytes, the limit is {PAYLOAD_MAX}", record.id, record.payload.len()),
                 ));
             }
-            expected += 1;
             term = record.id.term;
         }
         for record in records {

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mark::Mark;
-use super::record::{self};
+use super::record;
 use super::segment::{SEGMENT_HEADER, Segment, SegmentHeader};
-use super::{Done, LogConfig, Shared};
+use super::shared::Shared;
+use super::{Done, LogConfig};
 use crate::disk::{Disk, DiskFile, Poison};
 use crate::ids::{FIRST_INDEX, LogId, LogRecord, Vote};
 
@@ -26,7 +27,7 @@ const BUFFER_BYTES_KEPT: usize = 16 << 20;
 const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// One queued operation.
-pub(crate) enum Op {
+pub(super) enum Op {
     Append { records: Vec<LogRecord>, done: Done },
     Truncate { after: Option<LogId>, done: Done },
     Purge { upto: LogId, done: Done },
@@ -34,7 +35,7 @@ pub(crate) enum Op {
 }
 
 /// An operation that has ended, to be reported.
-pub(crate) type Completion = (Done, io::Result<()>);
+pub(super) type Completion = (Done, io::Result<()>);
 
 /// The segment that is written to.
 struct Head {
@@ -45,7 +46,7 @@ struct Head {
     capacity: u64,
 }
 
-pub(crate) struct Writer {
+pub(super) struct Writer {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     config: LogConfig,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdfast_machine::Pair;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{SNAPSHOT_FORMAT, SnapshotHeader, StoredHeader, Trailer};
@@ -60,7 +61,7 @@ impl SnapshotReader {
     }
 
     /// The rows of the next chunk; `None` when the trailer has proved that nothing is missing.
-    pub fn next_rows(&mut self) -> Result<Option<Vec<(Vec<u8>, Vec<u8>)>>, StorageError> {
+    pub fn next_rows(&mut self) -> Result<Option<Vec<Pair>>, StorageError> {
         if self.finished {
             return Ok(None);
         }
@@ -155,7 +156,7 @@ fn decompress(contents: &[u8]) -> Option<Vec<u8>> {
     lz4_flex::decompress_size_prepended(contents).ok()
 }
 
-fn split(mut chunk: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+fn split(mut chunk: &[u8]) -> Option<Vec<Pair>> {
     let mut rows = Vec::new();
     while !chunk.is_empty() {
         let (key_length, rest) = chunk.split_first_chunk::<4>()?;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdfast_machine::Pair;
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -57,7 +58,7 @@ impl SnapshotWriter {
         &self.path
     }
 
-    pub(super) fn add(&mut self, rows: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
+    pub(super) fn add(&mut self, rows: &[Pair]) -> io::Result<()> {
         for (key, value) in rows {
             let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(io::Error::other);
             self.chunk.extend_from_slice(&length(key)?.to_le_bytes());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use holdfast_machine::ArchiveError;
+use holdfast_machine::{ArchiveError, Pair};
 use sled::Tree;
 
 use crate::{keys, rows};
@@ -31,7 +31,7 @@ pub(crate) struct Cursor {
 }
 
 /// The rows of one step, ascending, or `None` at the end.
-pub(crate) type Step = Option<Vec<(Vec<u8>, Vec<u8>)>>;
+pub(crate) type Step = Option<Vec<Pair>>;
 
 impl Cursor {
     pub(crate) fn new(index: u64) -> Cursor {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::shared::Flushed;
 use super::*;
 use crate::disk::{Disk, RealDisk};
-use crate::fault::Random;
+use crate::fault::{Fault, FaultDisk, Random};
 use crate::snapshot::Snapshots;
 
 fn config() -> StateConfig {
@@ -380,4 +380,38 @@ fn interrupted_and_older_snapshots_are_removed() {
     drop(kept);
     assert_eq!(snapshots(root.path()).newest().unwrap().unwrap().header.applied, id(2));
     assert_eq!(RealDisk.list(&dir).unwrap().len(), 1);
+}
+
+#[test]
+fn a_snapshot_directory_has_a_whole_snapshot_wherever_the_power_goes() {
+    let root = tempfile::tempdir().unwrap();
+    State::create(root.path()).unwrap();
+    let state = open(root.path());
+    let dir = Path::new("/snapshots");
+    let open_on = |disk: &FaultDisk| Snapshots::open(Arc::new(disk.clone()), dir, Poison::default());
+    state.commit(random_writes(&mut Random(1), 500), id(1), None).unwrap();
+    let before = FaultDisk::default();
+    open_on(&before).unwrap().write(state.snapshot_builder().unwrap()).unwrap();
+    for index in 2..60 {
+        state.commit(random_writes(&mut Random(index), 500), id(index), None).unwrap();
+    }
+    let mut newer = 0;
+    for cut in 0.. {
+        let disk = before.copy();
+        disk.fail_after(cut, Fault::Stop);
+        let written = open_on(&disk).and_then(|snapshots| snapshots.write(state.snapshot_builder()?));
+        for seed in 0..4 {
+            let after = if seed == 0 { disk.kill() } else { disk.crash(seed) };
+            let snapshots = open_on(&after).unwrap();
+            let newest = snapshots.newest().unwrap().unwrap();
+            newest.verify().unwrap_or_else(|error| panic!("cut {cut}, seed {seed}: {error}"));
+            let at = newest.header.applied;
+            assert!(at == id(59) || (written.is_err() && at == id(1)), "cut {cut}, seed {seed}: {at}");
+            newer += usize::from(at == id(59));
+        }
+        if written.is_ok() {
+            assert!(cut > 5 && newer > 4, "{cut} cuts, {newer} times the newer snapshot");
+            return;
+        }
+    }
 }

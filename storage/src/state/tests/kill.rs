@@ -12,7 +12,7 @@ fn entry(index: u64) -> Writes {
     let own = (0..4).map(|row| (format!("own-{index:06}-{row}").into_bytes(), Some(vec![index as u8; 60])));
     let shared = (0..4).map(|row| {
         let key = format!("shared-{:03}", (index * 7 + row) % 200).into_bytes();
-        (key, (index % 5 > 0).then(|| index.to_string().repeat(1 + row as usize * 40).into_bytes()))
+        (key, (!index.is_multiple_of(5)).then(|| index.to_string().repeat(1 + row as usize * 40).into_bytes()))
     });
     own.chain(shared).collect()
 }
@@ -26,9 +26,9 @@ fn child() {
     println!("begin {first}");
     for index in first.. {
         state.commit(entry(index), id(index), None).unwrap();
-        if index % 40 == 0 {
+        if index.is_multiple_of(40) {
             println!("synced {}", state.sync().unwrap().unwrap().index);
-        } else if index % 9 == 0 {
+        } else if index.is_multiple_of(9) {
             flush(&state);
         }
     }
