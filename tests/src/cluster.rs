@@ -24,6 +24,8 @@ use crate::wait::{LONG, wait_until};
 pub const NAMES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Shards of a test's cluster: few enough to look at all, enough for every node to own some.
 pub const SHARDS: u32 = 12;
+/// Longest time for an answer to a plain HTTP request.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How a cluster is set up.
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ pub struct Cluster {
     pub nodes: Vec<NodeProcess>,
     clients: Vec<Client>,
     links: Option<Links>,
+    http: reqwest::Client,
     finished: bool,
     _folder: TempDir,
     _turn: Turn,
@@ -125,7 +128,8 @@ impl Setup {
             clients.push(Client::new([&node.url])?);
             nodes.push(node);
         }
-        Ok(Cluster { nodes, clients, links, finished: false, _folder: folder, _turn: turn })
+        let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
+        Ok(Cluster { nodes, clients, links, http, finished: false, _folder: folder, _turn: turn })
     }
 }
 
@@ -155,6 +159,11 @@ impl Cluster {
     pub fn impatient(&self, node: usize, deadline: Duration) -> Result<Client> {
         let options = ClientOptions { deadline, attempt_timeout: deadline, ..ClientOptions::default() };
         Ok(Client::with_options([&self.nodes[node].url], options)?)
+    }
+
+    /// A plain HTTP client, for what has to be seen on the wire.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
     }
 
     /// The links, in a cluster that was set up with them.
@@ -267,7 +276,7 @@ impl Cluster {
     pub async fn whole(&self) -> Result<()> {
         wait_until("all running nodes are ready and know each other as up", LONG, async || {
             for node in self.running() {
-                let ready = reqwest::get(format!("{}/readyz", self.nodes[node].url)).await?;
+                let ready = self.http.get(format!("{}/readyz", self.nodes[node].url)).send().await?;
                 ensure!(ready.status().is_success(), "{} says {}", self.nodes[node].name, ready.text().await?);
                 for member in self.view(node).await?.members {
                     let runs = self.nodes[self.place(&member.member.name)?].is_running();

@@ -4,7 +4,7 @@
 //! - `cluster`, `process`, `program`, `links`, `ports`, `turn`: three real nodes, their links, and the
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
-//! - `work`, `load`: what an engine and its workers do;
+//! - `work`, `load`, `engine`: what an engine and its workers do;
 //! - `check`: what must be true whatever happened;
 //! - `wait`: the only way in which a test waits.
 
@@ -13,6 +13,7 @@
 pub mod bare;
 pub mod check;
 pub mod cluster;
+pub mod engine;
 pub mod links;
 pub mod load;
 pub mod ports;

@@ -57,7 +57,7 @@ async fn a_batch_over_a_limit_changes_nothing_and_proposes_nothing() -> Result<(
     let mut events = batch(1);
     events.push(work::note("one too many"));
     let body = serde_json::json!({ "expected_seq": 1, "events": events });
-    let answer = reqwest::Client::new().post(url).json(&body).send().await?;
+    let answer = cluster.http().post(url).json(&body).send().await?;
     ensure!(answer.status().as_u16() == 413, "{}", answer.status());
     let problem: serde_json::Value = answer.json().await?;
     ensure!(problem["code"] == "limit_exceeded", "{problem}");
