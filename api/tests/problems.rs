@@ -1,0 +1,145 @@
+//! What the router itself answers: problem documents for whatever makes no sense, health, metrics.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use holdfast_api::Store;
+use holdfast_api::StoreOptions;
+use holdfast_api::http::{HttpOptions, router};
+use holdfast_client::{Problem, ReadMode};
+use holdfast_machine::BootId;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use reqwest::{Method, Response};
+use support::{Served, id, listen, node, serve};
+
+const JSON: &str = "application/json";
+
+async fn send(served: &Served, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Response {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut request = http.request(method, format!("{}{path}", served.url)).body(body.to_owned());
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.send().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_error_is_a_problem_document() {
+    let served = serve().await;
+    let (get, post) = (Method::GET, Method::POST);
+    let json = [("content-type", JSON)];
+    let append = "/v1/workflows/w/append";
+    let long = format!("/v1/workflows/{}", "x".repeat(256));
+    let cases: Vec<(Method, &str, Vec<(&str, &str)>, &str, u16, &str)> = vec![
+        (get.clone(), "/nowhere", vec![], "", 404, "not_found"),
+        (get.clone(), "/v1/nowhere", vec![], "", 404, "not_found"),
+        (get.clone(), "/v1/workflows/", vec![], "", 404, "not_found"),
+        (get.clone(), append, vec![], "", 405, "method_not_allowed"),
+        (Method::DELETE, "/v1/workflows/w", vec![], "", 405, "method_not_allowed"),
+        (get.clone(), &long, vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/%00", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/%ff", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/w?consistency=maybe", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/w?consistent=stale", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/w/history?limit=0", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/workflows/w/history?limit=1001", vec![], "", 413, "limit_exceeded"),
+        (get.clone(), "/v1/workflows/w/history?limit=4294967296", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/outbox/rows/no-ordinal", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/outbox/rows/w:1", vec![], "", 404, "row_not_found"),
+        (get.clone(), "/v1/events?from=soon", vec![], "", 400, "invalid_argument"),
+        (get.clone(), "/v1/events", vec![("last-event-id", "soon")], "", 400, "invalid_argument"),
+        (post.clone(), append, vec![], "{}", 415, "unsupported_media_type"),
+        (post.clone(), append, vec![("content-type", "text/plain")], "{}", 415, "unsupported_media_type"),
+        (post.clone(), append, json.to_vec(), "", 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), "{", 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), "[]", 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0}"#, 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), r#"{"expected_seq":-1,"events":[]}"#, 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0,"events":[],"x":1}"#, 400, "invalid_argument"),
+        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0,"events":[]}"#, 400, "invalid_argument"),
+        (post.clone(), append, vec![("content-type", JSON), ("holdfast-fence", "x")], "{}", 400, "invalid_argument"),
+        (post.clone(), append, vec![("content-type", JSON), ("idempotency-key", "")], "{}", 400, "invalid_argument"),
+        (post.clone(), "/v1/shards/x/transfer", json.to_vec(), "{}", 400, "invalid_argument"),
+        (
+            post.clone(),
+            "/v1/shards/99/transfer",
+            json.to_vec(),
+            r#"{"to":"node-1","expected_epoch":1}"#,
+            404,
+            "no_such_shard",
+        ),
+        (
+            post.clone(),
+            "/v1/shards/0/transfer",
+            json.to_vec(),
+            r#"{"to":"nobody","expected_epoch":1}"#,
+            409,
+            "node_state",
+        ),
+    ];
+    for (method, path, headers, body, status, code) in cases {
+        let response = send(&served, method.clone(), path, &headers, body).await;
+        let shown = format!("{method} {path} {headers:?} {body}");
+        assert_eq!(response.status().as_u16(), status, "{shown}");
+        assert_eq!(response.headers()["content-type"], Problem::CONTENT_TYPE, "{shown}");
+        let problem: Problem = response.json().await.unwrap();
+        assert_eq!((problem.code.as_str(), problem.status), (code, status), "{shown}: {problem:?}");
+        assert_eq!(problem.kind, format!("urn:holdfast:error:{code}"));
+        assert!(!problem.detail.is_empty(), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_over_the_limit_is_refused() {
+    let mut served = serve().await;
+    let options = HttpOptions { body_bytes_max: 100, ..HttpOptions::default() };
+    served.url = listen(router(served.store.clone(), options)).await;
+    let body = format!(r#"{{"expected_seq":0,"events":[{}]}}"#, " ".repeat(200));
+    let response = send(&served, Method::POST, "/v1/workflows/w/append", &[("content-type", JSON)], &body).await;
+    assert_eq!(response.status(), 413);
+    assert_eq!(response.json::<Problem>().await.unwrap().code, "limit_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_follows_the_boot_of_the_node() {
+    let mut served = serve().await;
+    assert_eq!(send(&served, Method::GET, "/healthz", &[], "").await.status(), 200);
+    assert_eq!(send(&served, Method::GET, "/readyz", &[], "").await.status(), 200);
+    let next_boot = StoreOptions::new(node(), BootId::new("boot-2").unwrap());
+    served.url = listen(router(Store::new(served.raft.clone(), next_boot), HttpOptions::default())).await;
+    let starting = send(&served, Method::GET, "/readyz", &[], "").await;
+    assert_eq!((starting.status().as_u16(), starting.headers()["retry-after"].to_str().unwrap()), (503, "1"));
+    assert_eq!(starting.json::<Problem>().await.unwrap().code, "not_ready");
+    assert_eq!(send(&served, Method::GET, "/healthz", &[], "").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_commands_by_outcome() {
+    let mut served = serve().await;
+    let metrics = Some(PrometheusBuilder::new().install_recorder().unwrap());
+    served.url = listen(router(served.store.clone(), HttpOptions { metrics, ..HttpOptions::default() })).await;
+    served.stage("w", [1, 2]).await;
+    served.client.append(&id("w"), 0, vec![support::signal("x")], Default::default()).await.unwrap_err();
+    let text = send(&served, Method::GET, "/metrics", &[], "").await.text().await.unwrap();
+    for line in [
+        r#"holdfast_commands_total{command="commit",outcome="ok"} 1"#,
+        r#"holdfast_commands_total{command="commit",outcome="sequence_conflict"} 1"#,
+        r#"holdfast_rows{status="pending"} 2"#,
+        "holdfast_leads 1",
+    ] {
+        assert!(text.contains(line), "{line} is missing in:\n{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cluster_and_its_shards_are_shown() {
+    let served = serve().await;
+    let view = served.client.cluster().await.unwrap().value;
+    assert_eq!((view.node, view.leader, view.shard_count), (node(), Some(node()), support::SHARDS));
+    assert_eq!(view.members.len(), 1);
+    assert_eq!(view.members[0].connected, None);
+    let hash = served.raft.view(|machine, _| (machine.applied(), format!("{:016x}", machine.state_hash())));
+    assert_eq!((view.applied, view.state_hash), hash);
+    let directory = served.client.shards(ReadMode::Linearizable).await.unwrap().value;
+    assert_eq!(directory.shards.len(), support::SHARDS as usize);
+}
