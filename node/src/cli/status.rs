@@ -88,7 +88,7 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
             state(view).to_owned(),
             if leads { "leader" } else { "follower" }.to_owned(),
             owned.get(name).copied().unwrap_or(0).to_string(),
-            view.connected.map_or("-", |connected| if connected { "yes" } else { "no" }).to_owned(),
+            link(view),
             view.member.peer_addr.clone(),
         ]);
     }
@@ -98,6 +98,15 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
         }
     }
     table
+}
+
+fn link(view: &MemberView) -> String {
+    match (view.connected, &view.link_problem) {
+        (None, _) => "-".to_owned(),
+        (Some(true), _) => "yes".to_owned(),
+        (Some(false), None) => "no".to_owned(),
+        (Some(false), Some(problem)) => format!("no: {problem}"),
+    }
 }
 
 fn state(view: &MemberView) -> &'static str {
@@ -126,7 +135,9 @@ mod tests {
         let member =
             Member { id, name: name(text), peer_addr: format!("{text}:7700"), http_addr: String::new(), liveness };
         let (boot, since) = (BootId::new("b").ok(), Millis(0));
-        MemberView { member, boot, since, connected: (id > 1).then_some(liveness == Liveness::Up), matched: None }
+        let connected = (id > 1).then_some(liveness == Liveness::Up);
+        let link_problem = (connected == Some(false)).then(|| "connection refused".to_owned());
+        MemberView { member, boot, since, connected, link_problem, matched: None }
     }
 
     #[test]
@@ -152,6 +163,7 @@ mod tests {
             "leader node-a, term 3, applied 11 of 12 committed",
             "7 pending, 2 claimed; shards: 4, 3 without an owner",
             "down (link closed)",
+            "no: connection refused",
             "node-b:7700",
         ] {
             assert!(text.contains(part), "{text}");
