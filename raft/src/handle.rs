@@ -17,7 +17,8 @@ use crate::state_machine::Replica;
 use crate::status::{Status, status};
 use crate::types::{Core, Incarnation};
 
-/// A running node; cheap to clone. The node runs until [`Handle::shutdown`].
+/// A running node; cheap to clone. The node runs until [`Handle::shutdown`], or until the last handle is
+/// dropped, which does not wait for its end.
 #[derive(Clone)]
 pub struct Handle(Arc<Running>);
 
@@ -51,6 +52,13 @@ pub(crate) struct Running {
     pub incarnation: Incarnation,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
+}
+
+impl Drop for Running {
+    /// A node without handles is of no use to anybody.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 impl Handle {
@@ -161,5 +169,44 @@ impl Handle {
         if let Err(error) = crate::log_store::blocking(move || replica.sync()).await {
             tracing::warn!(%error, "the state was not synced at the end; the log brings it back");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use holdfast_machine::{Command, NodeName};
+
+    use crate::options::{MemberConfig, Options, PeerListen};
+    use crate::start::Raft;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn after_a_failed_write_nothing_more_is_acknowledged() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let member = MemberConfig {
+            id: 1,
+            name: NodeName::new("node-a").unwrap(),
+            peer_addr: socket.local_addr().unwrap().to_string(),
+            http_addr: String::new(),
+        };
+        let listen = PeerListen::Bound(socket);
+        let node = Raft::start(Options::new("c", 1, dir.path().join("data"), vec![member], listen)).await.unwrap();
+        node.propose(Command::Tick.into()).await.unwrap();
+
+        let poison = node.0.replica.storage().dir.poison();
+        poison.strike("syncing", &std::io::Error::other("the disk is gone"));
+        for _ in 0..3 {
+            let answer = node.propose(Command::Tick.into()).await;
+            assert!(answer.is_err(), "{answer:?}");
+        }
+        let mut fatal = node.fatal();
+        let told = tokio::time::timeout(Duration::from_secs(10), fatal.wait_for(Option::is_some));
+        assert!(told.await.unwrap().unwrap().is_some());
+        assert!(node.status().fatal.is_some());
+        node.shutdown().await;
     }
 }

@@ -13,7 +13,7 @@ use openraft::async_runtime::WatchReceiver;
 use serde::{Deserialize, Serialize};
 
 use crate::batcher::{Committed, Unanswered};
-use crate::leader::{LeaderDesk, NotCommitted, Proposed};
+use crate::leader::{LeaderDesk, NotCommitted, Proposed, REQUEST_BYTES_MAX};
 use crate::peers::Links;
 use crate::progress::Progress;
 use crate::transport::frame::Kind;
@@ -92,6 +92,10 @@ impl Proposer {
     /// Proposes a request.
     pub async fn propose(&self, request: &Request) -> Result<Committed, ProposeError> {
         let request = encode(request);
+        if request.len() > REQUEST_BYTES_MAX {
+            let (limit, actual) = (REQUEST_BYTES_MAX as u64, request.len() as u64);
+            return Err(ProposeError::TooLarge { limit, actual });
+        }
         let begun = Instant::now();
         while let Some(left) = self.left(begun)? {
             let attempt = match self.leader() {

@@ -69,6 +69,12 @@ impl Replica {
         read(&machine, &self.storage.state)
     }
 
+    /// Where the state is kept.
+    #[cfg(test)]
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
     fn apply(&self, piece: Piece) -> io::Result<Answers> {
         let mut answers = Vec::with_capacity(piece.len());
         let mut published = Vec::with_capacity(piece.len());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use holdfast_machine::{Command, Reply};
-use holdfast_raft::{Clock, EventId, FeedItem, ReadMode, Since, SystemClock};
+use holdfast_machine::{Command, DispatchKey, Reply, Request, WorkflowId};
+use holdfast_raft::{Clock, EventId, FeedItem, ProposeError, REQUEST_BYTES_MAX, ReadMode, Since, SystemClock};
 use support::{TestCluster, eventually, propose_tick, same_state, tick};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,6 +70,57 @@ async fn many_callers_share_entries() {
     let entries = cluster.node(1).status().last.unwrap() - before;
     println!("{} requests in {entries} entries, {elapsed:?}", CALLERS * CALLS);
     assert!(entries < (CALLERS * CALLS) as u64, "nothing was batched");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn past_the_bound_requests_are_turned_away_at_once() {
+    let tight = |options: &mut holdfast_raft::Options| {
+        options.batching.requests_waiting_max = 4;
+        options.batching.entries_in_flight = 1;
+    };
+    let cluster = TestCluster::start(3, tight).await;
+    let calls = (0..200).map(|caller| {
+        let node = cluster.node(caller % 3 + 1).clone();
+        tokio::spawn(async move { node.propose(tick()).await })
+    });
+    let (mut done, mut turned_away) = (0, 0);
+    for call in futures::future::join_all(calls).await {
+        match call.unwrap() {
+            Ok(_) => done += 1,
+            Err(ProposeError::Overloaded) => turned_away += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    println!("{done} done, {turned_away} turned away");
+    assert!(done >= 4 && turned_away > 0);
+    propose_tick(cluster.node(1)).await;
+    cluster.shutdown().await;
+}
+
+/// A request of about `bytes` that changes nothing.
+fn large(bytes: usize) -> Request {
+    let workflow = WorkflowId::new("w".repeat(250)).unwrap();
+    let keys = (0..bytes as u64 / 255).map(|ordinal| DispatchKey { workflow: workflow.clone(), ordinal });
+    Command::Reconcile { older_than_ms: u64::MAX, limit: 1, excluded: keys.collect() }.into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_requests_get_through_and_larger_ones_are_refused() {
+    const MIB: usize = 1024 * 1024;
+    let mut cluster = TestCluster::start(3, |_| {}).await;
+    let leader = cluster.leader().await;
+    let away = cluster.follower().await;
+    cluster.kill(away).await;
+    let other = 6 - leader - away;
+    for _ in 0..6 {
+        cluster.node(other).propose(large(6 * MIB)).await.unwrap();
+    }
+    let refused = cluster.node(other).propose(large(REQUEST_BYTES_MAX + MIB)).await;
+    assert!(matches!(refused, Err(ProposeError::TooLarge { .. })), "{refused:?}");
+    // All of it at once, to one that was away.
+    cluster.start_node(away).await;
+    same_state(&cluster).await;
     cluster.shutdown().await;
 }
 

@@ -16,6 +16,26 @@ fn quantiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:?}, p99 {:?}, max {:?} of {}", at(50), at(99), at(100), times.len())
 }
 
+/// Processor time that this process has used.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let ticks = |field: usize| after_name.split_whitespace().nth(field).unwrap().parse::<u64>().unwrap();
+    // Fields 14 and 15 of proc(5), in hundredths of a second.
+    Duration::from_millis((ticks(11) + ticks(12)) * 10)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn idle() {
+    let cluster = TestCluster::start(3, |_| {}).await;
+    let before = processor_time();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let used = processor_time() - before;
+    println!("idle: {:.2} % of a core for each node", used.as_secs_f64() * 100.0 / 10.0 / 3.0);
+    cluster.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn latency_of_one_caller() {

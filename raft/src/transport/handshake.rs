@@ -287,3 +287,98 @@ pub(crate) async fn receive(connection: &mut Connection) -> Result<Frame, Handsh
         Some(Ok(bytes)) => Frame::from_bytes(bytes.freeze()).map_err(|error| HandshakeError::Broken(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn registry(cluster: &str, node: u64, incarnation: Incarnation) -> Registry {
+        Registry::new(cluster, node, incarnation, [1, 2].into_iter())
+    }
+
+    /// Connects `from` to `to`, as to node `meant`: what each of the two came to.
+    async fn meet(
+        from: &Registry,
+        to: &Registry,
+        meant: u64,
+    ) -> (Result<(), HandshakeError>, Result<u64, HandshakeError>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let accepting = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            accept(to, stream).await.map(|(peer, ..)| peer)
+        };
+        let connecting = async { connect(from, meant, &address, Purpose::Requests).await.map(drop) };
+        tokio::join!(connecting, accepting)
+    }
+
+    fn refusal<T: std::fmt::Debug>(outcome: Result<T, HandshakeError>) -> Refusal {
+        match outcome.unwrap_err() {
+            HandshakeError::WeRefused(refusal) | HandshakeError::TheyRefused(refusal) => refusal,
+            HandshakeError::Broken(error) => panic!("{error}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn members_of_one_cluster_meet_and_remember_each_other() {
+        let (one, two) = (registry("c", 1, 11), registry("c", 2, 22));
+        let (connected, accepted) = meet(&one, &two, 2).await;
+        connected.unwrap();
+        assert_eq!(accepted.unwrap(), 1);
+        assert_eq!(one.incarnation_of(2), Some(22));
+        assert_eq!(two.incarnation_of(1), Some(11));
+    }
+
+    #[tokio::test]
+    async fn both_ends_hear_why_they_do_not_talk() {
+        let one = registry("c", 1, 11);
+        let cases = [
+            (registry("d", 2, 22), 2, Refusal::WrongCluster { ours: "d".to_owned(), theirs: "c".to_owned() }),
+            (registry("c", 1, 22), 2, Refusal::WrongNode { ours: 1, meant: 2 }),
+        ];
+        for (other, meant, expected) in cases {
+            let (connected, accepted) = meet(&one, &other, meant).await;
+            assert_eq!(refusal(connected), expected);
+            assert_eq!(refusal(accepted), expected);
+        }
+        let stranger = registry("c", 9, 99);
+        let (connected, accepted) = meet(&stranger, &one, 1).await;
+        assert_eq!(refusal(connected), Refusal::UnknownNode { node: 9 });
+        assert_eq!(refusal(accepted), Refusal::UnknownNode { node: 9 });
+    }
+
+    #[tokio::test]
+    async fn another_data_directory_is_refused_by_either_end() {
+        let (one, two) = (registry("c", 1, 11), registry("c", 2, 22));
+        meet(&one, &two, 2).await.0.unwrap();
+        let wiped = registry("c", 2, 23);
+        let changed = Refusal::IncarnationChanged { node: 2, known: 22, found: 23 };
+        let (_, accepted) = meet(&wiped, &one, 1).await;
+        assert_eq!(refusal(accepted), changed);
+        let (connected, _) = meet(&one, &wiped, 2).await;
+        assert_eq!(refusal(connected), changed);
+        // What is committed outranks what was seen, and a member without a record stays as it was seen.
+        one.learn_committed([(1, None), (2, Some(23))].into_iter());
+        meet(&one, &wiped, 2).await.0.unwrap();
+        one.learn_committed([(2, None)].into_iter());
+        assert_eq!(one.incarnation_of(2), Some(23));
+    }
+
+    #[test]
+    fn other_versions_and_other_programs_are_told_apart() {
+        let hello = |magic: u64, protocol: u32| {
+            // A later version may say more than this one understands.
+            Frame::new(0, Kind::Hello, encode(&(magic, protocol, "something else")))
+        };
+        let newer = Refusal::WrongVersion { ours: PROTOCOL, theirs: PROTOCOL + 1 };
+        assert_eq!(read_hello(&hello(MAGIC, PROTOCOL + 1)).unwrap_err(), newer);
+        assert_eq!(read_hello(&hello(MAGIC + 1, PROTOCOL)).unwrap_err(), Refusal::NotHoldfast);
+        assert_eq!(read_hello(&hello(MAGIC, PROTOCOL)).unwrap_err(), Refusal::NotHoldfast);
+        let ping = Frame::new(0, Kind::Ping, bytes::Bytes::new());
+        assert_eq!(read_hello(&ping).unwrap_err(), Refusal::NotHoldfast);
+    }
+}
