@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use toml::Table;
 
 use crate::config::{Config, ConfigError, LogFormat, load, parse_setting};
+use crate::demo;
 
 /// Where a node's API is if nothing else is said.
 const DEFAULT_URL: &str = "http://127.0.0.1:7600";
@@ -37,6 +38,11 @@ enum Command {
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Shows the members, the leader, who owns the shards, and the outstanding work.
     Status(status::StatusArgs),
+    /// Starts three nodes on this machine, kills two owners in the middle of their work, and checks every outcome.
+    Demo(demo::DemoArgs),
+    /// One node of the demo, with an engine inside.
+    #[command(hide = true)]
+    DemoNode(demo::EngineNodeArgs),
 }
 
 /// Where a node's configuration comes from. Flags stand above the environment, that above the file.
@@ -131,6 +137,8 @@ pub fn main() -> ExitCode {
         Some(Command::Config(args)) => config::run(&args),
         Some(Command::Healthcheck(args)) => healthcheck::run(&args),
         Some(Command::Status(args)) => status::run(&args),
+        Some(Command::Demo(args)) => block_on(demo::run(args)),
+        Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         None if settings.given() => serve::run(&settings),
         None => Cli::command().print_help().map_err(anyhow::Error::from),
     };

@@ -49,6 +49,7 @@ mod boot;
 pub mod cli;
 pub mod config;
 mod create;
+mod demo;
 mod membership;
 mod rendezvous;
 mod run;

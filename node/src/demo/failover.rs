@@ -1,0 +1,243 @@
+//! One failover, from the kill to the dead node's return, with the time of each step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use holdfast_client::ReadMode;
+use holdfast_machine::{ClusterEvent, DispatchKey, NodeName, ShardId};
+use tokio::time::sleep;
+
+use super::audit::Kill;
+use super::report::AfterKill;
+use super::story::Demo;
+use super::watch::is_up;
+use super::workers::{is_engine_of, is_worker};
+
+/// How many rows the victim's engine, and the workers on the victim's shards, hold at least when it is
+/// killed.
+const HELD_MIN: usize = 3;
+/// How long anything here may take before the demo fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks while a step is awaited. The times themselves are those of the sightings.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What one failover took, and what it found in flight.
+#[derive(Debug)]
+pub(crate) struct Failover {
+    pub kill: Kill,
+    pub adoptions: u64,
+    pub to_down: AfterKill,
+    pub to_adopted: AfterKill,
+    pub to_redelivered: AfterKill,
+    pub to_caught_up: AfterKill,
+}
+
+/// The victim, as it is before the kill.
+#[derive(Debug)]
+struct Victim {
+    position: usize,
+    name: NodeName,
+    leads: bool,
+    shards: BTreeSet<ShardId>,
+    shard_count: u32,
+}
+
+/// The steps after the kill, each with the time of its first sighting.
+#[derive(Debug, Default)]
+struct Steps {
+    down: Option<Instant>,
+    elected: Option<Instant>,
+    adopted: BTreeMap<ShardId, Instant>,
+    redelivered: Option<Instant>,
+}
+
+impl Demo {
+    /// Kills an owner in the middle of its work, follows the failover, starts the node again and waits
+    /// until it has caught up.
+    ///
+    /// # Errors
+    /// When a step does not come in time, or the node gets shards back by itself.
+    pub async fn fail_over(&mut self, leads: bool) -> anyhow::Result<Failover> {
+        let victim = self.choose_victim(leads).await?;
+        self.wait_until_it_works(&victim).await?;
+        let held_by_workers = self.ledger.in_hand(is_worker);
+        let killed_at = self.nodes.kill(victim.position).await?;
+        let held_by_engine = self.ledger.killed(&victim.name);
+        self.screen.step(format!(
+            "       0 ms  SIGKILL to {}: {} rows in its engine's hands, {} in workers' hands, {} of them on its shards",
+            victim.name,
+            held_by_engine.len(),
+            held_by_workers.len(),
+            victim.on_its_shards(&held_by_workers),
+        ));
+        let kill = Kill { shards: victim.shards.clone(), held_by_engine, held_by_workers };
+        let steps = self.follow(&victim, &kill, killed_at).await?;
+        let to_caught_up = self.bring_back(&victim).await?;
+        let after = |at: Option<Instant>| {
+            let at = at.context("a step of the failover was not seen")?;
+            anyhow::Ok(AfterKill { leader: leads, ms: ms(at.duration_since(killed_at)) })
+        };
+        Ok(Failover {
+            adoptions: steps.adopted.len() as u64,
+            to_down: after(steps.down)?,
+            to_adopted: after(steps.adopted.values().max().copied())?,
+            to_redelivered: after(steps.redelivered)?,
+            to_caught_up,
+            kill,
+        })
+    }
+
+    /// The leader, or the follower with the most shards.
+    async fn choose_victim(&self, leads: bool) -> anyhow::Result<Victim> {
+        let leader = self.client.cluster().await?.value.leader.context("there is no leader")?;
+        let directory = self.client.shards(ReadMode::Linearizable).await?.value;
+        let mut owned = BTreeMap::<NodeName, BTreeSet<ShardId>>::new();
+        for entry in directory.shards {
+            owned.entry(entry.owner).or_default().insert(entry.shard);
+        }
+        let fits = owned.into_iter().filter(|(name, _)| (*name == leader) == leads);
+        let (name, shards) =
+            fits.max_by_key(|(_, shards)| shards.len()).context("no node of the kind to be killed owns a shard")?;
+        let position = self.names_of_nodes.iter().position(|node| *node == name).context("an unknown owner")?;
+        Ok(Victim { position, name, leads, shards, shard_count: directory.shard_count })
+    }
+
+    /// Waits until the victim's engine holds rows, and so do workers on its shards.
+    async fn wait_until_it_works(&mut self, victim: &Victim) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let in_engine = self.ledger.in_hand(is_engine_of(&victim.name)).len();
+            let in_workers = victim.on_its_shards(&self.ledger.in_hand(is_worker));
+            if in_engine >= HELD_MIN && in_workers >= HELD_MIN {
+                return Ok(());
+            }
+            self.look_again(deadline, "the node to be killed to have work in hand").await?;
+        }
+    }
+
+    async fn follow(&mut self, victim: &Victim, kill: &Kill, killed_at: Instant) -> anyhow::Result<Steps> {
+        let deadline = killed_at + PATIENCE;
+        let mut seen = Steps::default();
+        loop {
+            let now = self.steps(victim, kill, killed_at);
+            self.tell(victim, &seen, &now, killed_at);
+            seen = now;
+            if seen.is_complete(victim) {
+                return Ok(seen);
+            }
+            let adopted = seen.adopted.len();
+            let what = format!("the failover to end ({adopted} of {} shards are adopted)", victim.shards.len());
+            self.look_again(deadline, &what).await?;
+        }
+    }
+
+    fn steps(&self, victim: &Victim, kill: &Kill, killed_at: Instant) -> Steps {
+        let first = |pick: &dyn Fn(&ClusterEvent) -> Option<()>| {
+            self.watch.sighted(killed_at, pick).first().map(|(at, ())| *at)
+        };
+        let down = |event: &ClusterEvent| match event {
+            ClusterEvent::PeerDown { node, .. } if *node == victim.name => Some(()),
+            _ => None,
+        };
+        let elected = |event: &ClusterEvent| match event {
+            ClusterEvent::LeaderChanged { leader: Some(leader), .. } if *leader != victim.name => Some(()),
+            _ => None,
+        };
+        let mut adopted = BTreeMap::new();
+        let adoption = |event: &ClusterEvent| match event {
+            ClusterEvent::ShardAdopted { shard, from, .. } if *from == victim.name => Some(*shard),
+            _ => None,
+        };
+        for (at, shard) in self.watch.sighted(killed_at, adoption) {
+            adopted.entry(shard).or_insert(at);
+        }
+        Steps {
+            down: first(&down),
+            elected: first(&elected),
+            adopted,
+            redelivered: self.ledger.first_again(&kill.held_by_engine, killed_at),
+        }
+    }
+
+    /// Tells the steps that are new.
+    fn tell(&self, victim: &Victim, before: &Steps, now: &Steps, killed_at: Instant) {
+        let tell = |at: Instant, what: String| {
+            self.screen.step(format!("  {:>6.0} ms  {what}", ms(at.duration_since(killed_at))));
+        };
+        if let (None, Some(at), true) = (before.elected, now.elected, victim.leads) {
+            tell(at, "a new leader is elected".to_owned());
+        }
+        if let (None, Some(at)) = (before.down, now.down) {
+            tell(at, format!("{} is committed as down", victim.name));
+        }
+        let (all, last) = (victim.shards.len(), now.adopted.values().max());
+        if let (true, Some(at)) = (now.adopted.len() > before.adopted.len(), last) {
+            tell(*at, format!("{} of {all} shards are adopted", now.adopted.len()));
+        }
+        if let (None, Some(at)) = (before.redelivered, now.redelivered) {
+            tell(at, "the first row of its engine is executed again".to_owned());
+        }
+    }
+
+    /// Starts the dead node again and waits until it is committed as up and has applied what the others
+    /// had when it came back.
+    async fn bring_back(&mut self, victim: &Victim) -> anyhow::Result<AfterKill> {
+        let started_at = Instant::now();
+        self.nodes.start(victim.position)?;
+        let goal = self.client.cluster().await?.value.committed;
+        self.screen.step(format!("             {} is started again, to catch up to log index {goal}", victim.name));
+        let deadline = started_at + PATIENCE;
+        loop {
+            let views = self.watch.views().await;
+            let own = views[victim.position].as_ref();
+            let applied = own.map_or(0, |view| view.applied);
+            let up = views.iter().flatten().all(|view| is_up(view, &victim.name));
+            if applied >= goal && up {
+                break;
+            }
+            self.look_again(deadline, &format!("{} to catch up (at {applied} of {goal})", victim.name)).await?;
+        }
+        let took = ms(started_at.elapsed());
+        let directory = self.client.shards(ReadMode::Linearizable).await?.value;
+        let owned = directory.shards.iter().filter(|entry| entry.owner == victim.name).count();
+        if owned > 0 {
+            bail!("{} got {owned} shards back by itself", victim.name);
+        }
+        self.screen.step(format!(
+            "  {took:>6.0} ms  it has caught up and is up again, and owns no shard until it is given one"
+        ));
+        Ok(AfterKill { leader: victim.leads, ms: took })
+    }
+
+    /// A pause between two looks; fails if the deadline has passed or a process has ended by itself.
+    ///
+    /// # Errors
+    /// What was waited for, or what has ended.
+    pub async fn look_again(&mut self, deadline: Instant, what: &str) -> anyhow::Result<()> {
+        self.nodes.check()?;
+        self.workers.check()?;
+        if Instant::now() > deadline {
+            bail!("waited too long for {what}");
+        }
+        sleep(LOOK_EVERY).await;
+        Ok(())
+    }
+}
+
+impl Victim {
+    fn on_its_shards(&self, rows: &[DispatchKey]) -> usize {
+        rows.iter().filter(|key| self.shards.contains(&ShardId::of(&key.workflow, self.shard_count))).count()
+    }
+}
+
+impl Steps {
+    fn is_complete(&self, victim: &Victim) -> bool {
+        let elected = self.elected.is_some() || !victim.leads;
+        elected && self.down.is_some() && self.adopted.len() == victim.shards.len() && self.redelivered.is_some()
+    }
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}

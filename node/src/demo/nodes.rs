@@ -1,0 +1,187 @@
+//! Three nodes as processes of their own, with configuration files, data directories and logs in the
+//! demo's folder.
+//!
+//! A node's standard input is a pipe that this process holds: when it closes, for whatever reason, the
+//! node stops. Its standard output carries the lines of its engine, its standard error goes to a file.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use holdfast_machine::NodeName;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::ledger::{Ledger, Line};
+
+/// How many nodes the demo has.
+pub(crate) const NODES: usize = 3;
+/// How many shards the cluster gets: few enough for a line on the terminal.
+const SHARDS: u32 = 48;
+/// Where ports are looked for.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// How long a node may take to stop at the end.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// The nodes. Dropping them ends their processes.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    nodes: Vec<Node>,
+    ledger: Ledger,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: NodeName,
+    url: String,
+    config: PathBuf,
+    log: PathBuf,
+    process: Option<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    lines: JoinHandle<()>,
+}
+
+impl Nodes {
+    /// Writes what each node needs into `folder`; starts nothing.
+    ///
+    /// # Errors
+    /// When no free port is found or the folder cannot be written.
+    pub fn prepare(folder: &Path, ledger: Ledger) -> anyhow::Result<Self> {
+        let addresses = free_addresses(2 * NODES)?;
+        let (http, peer) = addresses.split_at(NODES);
+        let members = peer.iter().enumerate().map(|(position, peer)| format!("{} = \"{peer}\"\n", name(position)));
+        let members: String = members.collect();
+        let mut nodes = Vec::with_capacity(NODES);
+        for (position, (http, peer)) in http.iter().zip(peer).enumerate() {
+            let name = name(position);
+            let config = folder.join(format!("{name}.toml"));
+            let data = folder.join(&name);
+            fs::write(&config, configuration(&name, &data, *http, *peer, &members))
+                .with_context(|| format!("{} cannot be written", config.display()))?;
+            let log = folder.join(format!("{name}.log"));
+            nodes.push(Node { name: NodeName::new(&name)?, url: format!("http://{http}"), config, log, process: None });
+        }
+        Ok(Self { nodes, ledger })
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> Vec<NodeName> {
+        self.nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    /// Where each node's HTTP API is, in the order of the names.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.url.clone()).collect()
+    }
+
+    /// Starts a node that is not running.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn start(&mut self, position: usize) -> anyhow::Result<()> {
+        let node = &mut self.nodes[position];
+        let log = File::options().create(true).append(true).open(&node.log)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("demo-node").arg("--config").arg(&node.config);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        // Ctrl-C on the terminal is for the demo alone; it ends its nodes itself.
+        command.process_group(0).kill_on_drop(true);
+        for (key, _) in std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("HOLDFAST_")) {
+            command.env_remove(key);
+        }
+        let mut child = command.spawn().with_context(|| format!("{} cannot be started", node.name))?;
+        let stdout = child.stdout.take().context("the node's output is not a pipe")?;
+        let lines = tokio::spawn(read_lines(stdout, node.name.clone(), self.ledger.clone()));
+        node.process = Some(Process { child, lines });
+        Ok(())
+    }
+
+    /// Ends a node with SIGKILL and returns when that was. All that its engine had written is in the
+    /// ledger afterwards.
+    ///
+    /// # Errors
+    /// When the node is not running.
+    pub async fn kill(&mut self, position: usize) -> anyhow::Result<Instant> {
+        let node = &mut self.nodes[position];
+        let mut process = node.process.take().with_context(|| format!("{} is not running", node.name))?;
+        let killed_at = Instant::now();
+        process.child.start_kill()?;
+        process.child.wait().await?;
+        process.lines.await?;
+        Ok(killed_at)
+    }
+
+    /// Fails if a node has ended by itself.
+    ///
+    /// # Errors
+    /// Names the node and its log.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        for node in &mut self.nodes {
+            let Some(process) = &mut node.process else { continue };
+            if let Some(status) = process.child.try_wait()? {
+                bail!("{} stopped by itself ({status}); its log is {}", node.name, node.log.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all nodes in good order, and those that do not stop in time by SIGKILL.
+    pub async fn stop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(process) = &mut node.process {
+                drop(process.child.stdin.take());
+            }
+        }
+        for node in &mut self.nodes {
+            if let Some(mut process) = node.process.take() {
+                // Dropping the process below ends it if it is still there.
+                let _ = timeout(STOP_WITHIN, process.child.wait()).await;
+            }
+        }
+    }
+}
+
+async fn read_lines(stdout: ChildStdout, node: NodeName, ledger: Ledger) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        // The last line of a killed process may be cut off.
+        if let Ok(line) = serde_json::from_str::<Line>(&line) {
+            ledger.enter(&node, line);
+        }
+    }
+}
+
+fn name(position: usize) -> String {
+    let letter = ["a", "b", "c"][position % NODES];
+    format!("node-{letter}")
+}
+
+fn configuration(name: &str, data: &Path, http: SocketAddr, peer: SocketAddr, members: &str) -> String {
+    let data = data.display().to_string();
+    format!(
+        "node_name = \"{name}\"\ncluster_id = \"demo\"\ndata_dir = {data:?}\n\
+         http_listen = \"{http}\"\npeer_listen = \"{peer}\"\nshard_count = {SHARDS}\n\n[members]\n{members}"
+    )
+}
+
+/// Loopback addresses with ports that nobody uses now. They lie below the range from which the system
+/// takes ports for outgoing connections, so that none is taken while its node is dead.
+fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let first = PORTS.start + u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start))?;
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let ports = (first..PORTS.end).chain(PORTS.start..first).filter(free);
+    let addresses: Vec<SocketAddr> = ports.take(count).map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
+    if addresses.len() < count {
+        bail!("127.0.0.1 has no {count} free ports between {} and {}", PORTS.start, PORTS.end);
+    }
+    Ok(addresses)
+}
