@@ -42,6 +42,8 @@ pub enum FrameKind {
     SnapshotTrailer = 11,
     /// Which generation of the state is current.
     Generation = 12,
+    /// Rows that are on their way into the state.
+    Layer = 13,
 }
 
 /// Why bytes are not the frame that was expected.

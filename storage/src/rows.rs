@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use holdfast_machine::ArchiveError;
-use sled::{Batch, Tree};
+use sled::Tree;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{self, FrameError, FrameKind};
@@ -57,50 +57,60 @@ impl LargeRows {
     }
 }
 
-/// Adds the writing of one row (`None`: its removal) to a batch.
-pub(crate) fn stage(
+/// Writes one row (`None`: removes it).
+///
+/// Of a large row, what nobody points to goes first and what points to it comes last, so that the whole can be
+/// done again after it was cut off anywhere, and leaves nothing behind.
+pub(crate) fn put(
     tree: &Tree,
     large: &mut LargeRows,
-    batch: &mut Batch,
     index: u64,
     key: &[u8],
     value: Option<&[u8]>,
 ) -> Result<(), ArchiveError> {
-    let old_pieces = if large.contains(key) { stored_pieces(tree, key)? } else { 0 };
-    let new_pieces = match value {
-        Some(value) if value.len() > PIECE_BYTES => stage_large(large, batch, index, key, value),
-        Some(value) => {
-            batch.insert(keys::row(key), framed(FrameKind::Row, index, value));
-            0
-        }
-        None => {
-            batch.remove(keys::row(key));
-            0
-        }
+    let pieces: Vec<&[u8]> = match value {
+        Some(value) if value.len() > PIECE_BYTES => value.chunks(PIECE_BYTES).collect(),
+        _ => Vec::new(),
     };
-    for number in new_pieces..old_pieces {
-        batch.remove(keys::piece(key, number));
+    let was_large = large.contains(key);
+    if was_large {
+        for number in pieces.len() as u32..stored_pieces(tree, key)? {
+            remove(tree, keys::piece(key, number))?;
+        }
     }
-    if old_pieces > 0 && new_pieces == 0 {
-        batch.remove(keys::large(key));
+    if !pieces.is_empty() {
+        insert(tree, keys::large(key), Vec::new())?;
+        large.0.insert(xxh3_64(key));
+    }
+    for (number, piece) in pieces.iter().enumerate() {
+        insert(tree, keys::piece(key, number as u32), framed(FrameKind::Piece, index, piece))?;
+    }
+    match value {
+        Some(value) if !pieces.is_empty() => insert(tree, keys::row(key), large_head(index, value, pieces.len()))?,
+        Some(value) => insert(tree, keys::row(key), framed(FrameKind::Row, index, value))?,
+        None => remove(tree, keys::row(key))?,
+    }
+    if was_large && pieces.is_empty() {
+        remove(tree, keys::large(key))?;
     }
     Ok(())
 }
 
-fn stage_large(large: &mut LargeRows, batch: &mut Batch, index: u64, key: &[u8], value: &[u8]) -> u32 {
-    let mut pieces = 0;
-    for piece in value.chunks(PIECE_BYTES) {
-        batch.insert(keys::piece(key, pieces), framed(FrameKind::Piece, index, piece));
-        pieces += 1;
-    }
+fn large_head(index: u64, value: &[u8], pieces: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(20);
     head.extend_from_slice(&(value.len() as u64).to_le_bytes());
-    head.extend_from_slice(&pieces.to_le_bytes());
+    head.extend_from_slice(&(pieces as u32).to_le_bytes());
     head.extend_from_slice(&xxh3_64(value).to_le_bytes());
-    batch.insert(keys::row(key), framed(FrameKind::LargeRow, index, &head));
-    batch.insert(keys::large(key), &[]);
-    large.0.insert(xxh3_64(key));
-    pieces
+    framed(FrameKind::LargeRow, index, &head)
+}
+
+/// Writes one value of any kind.
+pub(crate) fn insert(tree: &Tree, key: impl AsRef<[u8]>, value: Vec<u8>) -> Result<(), ArchiveError> {
+    tree.insert(key, value).map(drop).map_err(|error| unreadable(&error))
+}
+
+fn remove(tree: &Tree, key: Vec<u8>) -> Result<(), ArchiveError> {
+    tree.remove(key).map(drop).map_err(|error| unreadable(&error))
 }
 
 fn stored_pieces(tree: &Tree, key: &[u8]) -> Result<u32, ArchiveError> {

@@ -3,6 +3,7 @@
 //! ```text
 //! state/current       which generation counts, replaced atomically
 //! state/0000000001/   a generation: one sled database
+//! state/layer-0000000001  the rows that went to it last, in case their writing was cut off
 //! ```
 //! The log is the truth, so commits are not synced: they gather in memory (see overlay) and go to sled in batches,
 //! each with its applied id, so after a crash the state is as of some earlier entry and the log brings it forward.
@@ -15,6 +16,7 @@
 mod cursor;
 mod fit;
 mod generation;
+mod layer_file;
 mod open_mark;
 mod overlay;
 mod shared;
@@ -28,7 +30,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use holdfast_machine::{Archive, ArchiveError, ArchiveResult, Pair, Writes};
+use holdfast_machine::{Archive, ArchiveResult, Pair, Writes};
 
 use crate::disk::Poison;
 use crate::error::StorageError;
@@ -78,8 +80,7 @@ impl State {
     pub fn open(root: &Path, config: StateConfig, poison: Poison) -> Result<State, StorageError> {
         let number = switch::read_current(root)?;
         let generation = Generation::open(root, number, config.cache_bytes)?;
-        let shared = Shared::new(root.to_path_buf(), poison, generation)
-            .map_err(|error| StorageError::damaged(&Generation::dir(root, number), 0, error.0))?;
+        let shared = Shared::new(root.to_path_buf(), poison, generation)?;
         let opening = |error| StorageError::io("opening the state in", root, error);
         switch::remove_others(root, number).map_err(opening)?;
         let cut_off = OpenMark::set(root).map_err(opening)?;
@@ -114,12 +115,8 @@ impl State {
 
     /// Makes the state durable; returns the applied id up to which it is.
     pub fn sync(&self) -> Result<Option<LogId>, StorageError> {
-        let syncing = |error| StorageError::io("syncing", &self.shared.root, error);
-        let flushed = self.shared.flush(&mut self.shared.sled()).map_err(syncing)?;
-        self.shared.current().sync().map_err(|error| {
-            self.shared.poison.strike("syncing the state", &error);
-            syncing(error)
-        })?;
+        let flushed = self.shared.flush(&mut self.shared.sled());
+        let flushed = flushed.map_err(|error| StorageError::io("syncing", &self.shared.root, error))?;
         Ok(flushed.applied)
     }
 
@@ -162,9 +159,7 @@ impl State {
         self.shared.poison.check().map_err(|error| StorageError::io("installing in", root, error))?;
         let number = self.shared.current().number + 1;
         let generation = switch::switch(root, number, Some(snapshot), &self.config)?;
-        self.shared
-            .replace(generation)
-            .map_err(|error| StorageError::damaged(&Generation::dir(root, number), 0, error.0))
+        self.shared.replace(generation)
     }
 
     /// Makes the state in `root` anew, from a snapshot or (`None`) empty, whatever is there; durable on return.
@@ -291,12 +286,5 @@ pub struct StateSummary {
 pub(crate) fn check(root: &Path, config: &StateConfig) -> Result<StateSummary, StorageError> {
     let number = switch::read_current(root)?;
     let generation = Generation::open(root, number, config.cache_bytes)?;
-    let damaged = |error: ArchiveError| StorageError::damaged(&Generation::dir(root, number), 0, error.0);
-    let (_, overlay) = shared::load(&generation).map_err(damaged)?;
-    let mut cursor = Cursor::new(u64::MAX);
-    let mut rows = 0;
-    while let Some(step) = cursor.step(&generation.db).map_err(damaged)? {
-        rows += step.len() as u64;
-    }
-    Ok(StateSummary { applied: overlay.applied, installed: overlay.installed, rows })
+    shared::check(root, &generation)
 }

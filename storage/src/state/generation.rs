@@ -5,8 +5,8 @@
 //! - Leaves over a quarter of a segment go to files under `blobs`, which sled never syncs: they are synced here.
 //! - An empty `snap.*.generating` file left by a crash blocks opening (sled issue 1527): it is removed.
 //! - Opening a damaged database may panic: caught, and reported as damage.
-//! - A batch leaves garbage for each of its rows, of which sled frees a fixed small part at a time: large batches would
-//!   eat all memory, so [`Generation::apply`] has it freed.
+//! - Its batches hold up all readers, write out a buffer each, and leave garbage that a large batch lets grow without
+//!   bound: they are not used, see layer_file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,9 +23,6 @@ use crate::error::StorageError;
 
 /// Size of sled's segments, in bytes: leaves up to a quarter of it stay out of sled's unsynced files.
 const SEGMENT_BYTES: usize = 2 << 20;
-
-/// Each collection of sled's garbage frees some hundreds of objects, and a row leaves a few.
-const ROWS_PER_COLLECTION: usize = 8;
 
 /// How long sled's own lock may stay taken after the database was closed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -93,15 +90,6 @@ impl Generation {
         }
         *synced = present;
         File::open(&self.dir)?.sync_all()
-    }
-
-    /// Applies a batch of about `rows` rows, all or nothing; not durable.
-    pub(crate) fn apply(&self, batch: sled::Batch, rows: usize) -> io::Result<()> {
-        self.db.apply_batch(batch).map_err(io::Error::other)?;
-        for _ in 0..rows / ROWS_PER_COLLECTION + 2 {
-            sled::pin().flush();
-        }
-        Ok(())
     }
 
     /// Has the directory removed once nobody uses it any more.

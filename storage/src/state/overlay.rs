@@ -1,8 +1,8 @@
 //! The newest rows, in memory, before sled gets them.
 //!
 //! Most rows change several times in a short while (pending, claimed, done) and each change costs sled as much as
-//! a row that stays. So commits land here, where they cost little, and go to sled some thousands of rows at a time,
-//! each row once. What is here and not in sled is lost with the process, and comes back from the log.
+//! a row that stays. So commits land here, where they cost little, and go to sled a layer at a time, each row once.
+//! What is here and not in sled is lost with the process, and comes back from the log.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -14,11 +14,11 @@ use holdfast_machine::Writes;
 
 use crate::ids::LogId;
 
-/// Rows after which a layer goes to sled. sled holds up its readers for the length of a batch, some milliseconds.
-const LAYER_ROWS: usize = 4096;
+/// Rows after which a layer goes to sled.
+const LAYER_ROWS: usize = 16 << 10;
 
 /// Bytes after which a layer goes to sled.
-const LAYER_BYTES: usize = 4 << 20;
+const LAYER_BYTES: usize = 16 << 20;
 
 /// Memory that a row takes besides its key and value, about.
 const ROW_OVERHEAD: usize = 100;
@@ -57,6 +57,16 @@ pub(super) struct Overlay {
 pub(super) type Recent = (Vec<u8>, Option<Bytes>);
 
 impl Layer {
+    /// A layer of these rows, to be written and not to be added to.
+    pub(super) fn of(rows: BTreeMap<Vec<u8>, Slot>) -> Layer {
+        Layer { rows, bytes: 0 }
+    }
+
+    /// Memory that the rows take, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn add(&mut self, key: Vec<u8>, slot: Slot) {
         self.bytes += key.len() + slot.value.as_ref().map_or(0, Bytes::len) + ROW_OVERHEAD;
         if let Some(old) = self.rows.insert(key, slot) {

@@ -1,20 +1,26 @@
 //! What the state and its flusher share, and the one way that rows get into sled.
 
 use std::io;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use holdfast_machine::{ArchiveError, ArchiveResult, Writes};
-use sled::Batch;
 
+use super::StateSummary;
 use super::cursor::Cursor;
 use super::generation::Generation;
-use super::overlay::{Layer, Overlay};
+use super::layer_file::{self, StoredLayer};
+use super::overlay::{Layer, Overlay, Slot};
 use crate::disk::Poison;
+use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
 use crate::keys;
 use crate::rows::{self, LargeRows};
+
+/// Rows that are written while a snapshot's cursor has to wait.
+const ROWS_PER_CURSOR_LOCK: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -44,8 +50,8 @@ pub(super) struct Flushed {
 }
 
 impl Shared {
-    pub(super) fn new(root: PathBuf, poison: Poison, generation: Generation) -> ArchiveResult<Shared> {
-        let (sled, overlay) = load(&generation)?;
+    pub(super) fn new(root: PathBuf, poison: Poison, generation: Generation) -> Result<Shared, StorageError> {
+        let (sled, overlay) = recover(&root, &generation)?;
         Ok(Shared {
             root,
             poison,
@@ -106,7 +112,7 @@ impl Shared {
         self.due.notify_all();
     }
 
-    /// Writes everything that is committed to sled (not yet durable). A failure poisons.
+    /// Writes everything that is committed to sled; durable on return. A failure poisons.
     pub(super) fn flush(&self, sled: &mut Sled) -> io::Result<Flushed> {
         self.poison.check()?;
         match self.freeze() {
@@ -129,7 +135,9 @@ impl Shared {
     }
 
     pub(super) fn write_frozen(&self, sled: &mut Sled, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
-        let result = write(&self.current(), sled, layer, flushed);
+        // sled meets some failures with a panic; waiting commits must hear of those too.
+        let work = AssertUnwindSafe(|| self.write_layer(sled, layer, flushed));
+        let result = catch_unwind(work).unwrap_or_else(|_| Err(io::Error::other("sled has given up")));
         match &result {
             // After a failure the layer stays readable.
             Err(error) => self.poison.strike("writing rows", error),
@@ -139,9 +147,18 @@ impl Shared {
         result
     }
 
+    fn write_layer(&self, sled: &mut Sled, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
+        let Some(applied) = flushed.applied else { return Ok(()) };
+        let generation = self.current();
+        let membership = flushed.membership.as_deref();
+        layer_file::save(&self.root, generation.number, layer, applied, membership)?;
+        write_rows(&generation, sled, layer, applied, membership).map_err(io::Error::other)?;
+        generation.sync()
+    }
+
     /// Lets another generation take over, with nothing of the old one left.
-    pub(super) fn replace(&self, generation: Generation) -> ArchiveResult<()> {
-        let (new_sled, new_overlay) = load(&generation)?;
+    pub(super) fn replace(&self, generation: Generation) -> Result<(), StorageError> {
+        let (new_sled, new_overlay) = recover(&self.root, &generation)?;
         let mut sled = self.sled();
         let mut overlay = self.overlay();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -152,33 +169,53 @@ impl Shared {
     }
 }
 
-/// Writes a layer in one batch, after saving for a running snapshot what it changes.
-fn write(generation: &Generation, sled: &mut Sled, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
-    let mut batch = Batch::default();
-    for (key, slot) in &layer.rows {
-        rows::stage(&generation.db, &mut sled.large, &mut batch, slot.index, key, slot.value.as_deref())
-            .map_err(io::Error::other)?;
+/// Opens a generation for use: finishes the layer whose writing was cut off, and makes durable what is there (a
+/// killed process leaves it to the kernel).
+fn recover(root: &Path, generation: &Generation) -> Result<(Sled, Overlay), StorageError> {
+    let dir = Generation::dir(root, generation.number);
+    let unreadable = |error: ArchiveError| StorageError::damaged(&dir, 0, error.0);
+    let (mut sled, mut overlay) = load(generation).map_err(unreadable)?;
+    if let Some(StoredLayer { layer, applied, membership }) = layer_file::load(root, generation.number)?
+        && Some(applied) != overlay.applied
+    {
+        write_rows(generation, &mut sled, &layer, applied, membership.as_deref()).map_err(unreadable)?;
+        (overlay.applied, overlay.membership) = (Some(applied), membership);
     }
-    if let Some(applied) = &flushed.applied {
-        batch.insert(keys::APPLIED, frame::encode_value(FrameKind::Applied, applied));
-    }
-    if let Some(membership) = &flushed.membership {
-        batch.insert(keys::MEMBERSHIP, frame::encode(FrameKind::Membership, membership));
-    }
+    generation.sync().map_err(|error| StorageError::io("syncing", &dir, error))?;
+    Ok((sled, overlay))
+}
+
+/// Writes the rows of a layer, and after them what the state says of itself. A running snapshot gets the old values.
+fn write_rows(
+    generation: &Generation,
+    sled: &mut Sled,
+    layer: &Layer,
+    applied: LogId,
+    membership: Option<&[u8]>,
+) -> ArchiveResult<()> {
     // A builder that was dropped leaves a cursor that nobody moves any more.
     if sled.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) == 1) {
         sled.cursor = None;
     }
-    // Held until the batch is applied: the cursor must not move between the saving and the change.
-    let mut cursor = sled.cursor.as_ref().map(|cursor| cursor.lock().unwrap_or_else(PoisonError::into_inner));
-    if let Some(cursor) = &mut cursor {
-        cursor.save(&generation.db, layer.rows.keys()).map_err(io::Error::other)?;
+    let rows: Vec<(&Vec<u8>, &Slot)> = layer.rows.iter().collect();
+    for some in rows.chunks(ROWS_PER_CURSOR_LOCK) {
+        // Held until the rows are in: the cursor must not move between the saving and the change.
+        let mut cursor = sled.cursor.as_ref().map(|cursor| cursor.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(cursor) = &mut cursor {
+            cursor.save(&generation.db, some.iter().map(|(key, _)| *key))?;
+        }
+        for (key, slot) in some {
+            rows::put(&generation.db, &mut sled.large, slot.index, key, slot.value.as_deref())?;
+        }
     }
-    generation.apply(batch, layer.rows.len())
+    if let Some(membership) = membership {
+        rows::insert(&generation.db, keys::MEMBERSHIP, frame::encode(FrameKind::Membership, membership))?;
+    }
+    rows::insert(&generation.db, keys::APPLIED, frame::encode_value(FrameKind::Applied, &applied))
 }
 
 /// What a generation says of itself.
-pub(super) fn load(generation: &Generation) -> ArchiveResult<(Sled, Overlay)> {
+fn load(generation: &Generation) -> ArchiveResult<(Sled, Overlay)> {
     let id = |key| read_meta(generation, key, |bytes| frame::decode_value::<LogId>(FrameKind::Applied, bytes));
     let membership = |bytes: &[u8]| frame::decode(FrameKind::Membership, bytes).map(<[u8]>::to_vec);
     let overlay = Overlay {
@@ -198,4 +235,16 @@ fn read_meta<T>(
     let bytes = generation.db.get(key).map_err(|error| rows::unreadable(&error))?;
     let value = bytes.map(|bytes| decode(&bytes)).transpose();
     value.map_err(|flaw| ArchiveError(format!("{} is damaged: {flaw}", key.escape_ascii())))
+}
+
+/// What an offline check finds: opens as a start would, and reads every row.
+pub(super) fn check(root: &Path, generation: &Generation) -> Result<StateSummary, StorageError> {
+    let damaged = |error: ArchiveError| StorageError::damaged(&Generation::dir(root, generation.number), 0, error.0);
+    let (_, overlay) = recover(root, generation)?;
+    let mut cursor = Cursor::new(u64::MAX);
+    let mut rows = 0;
+    while let Some(step) = cursor.step(&generation.db).map_err(damaged)? {
+        rows += step.len() as u64;
+    }
+    Ok(StateSummary { applied: overlay.applied, installed: overlay.installed, rows })
 }

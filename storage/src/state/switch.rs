@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use sled::Batch;
+use holdfast_machine::ArchiveError;
 
 use super::StateConfig;
 use super::generation::Generation;
-use crate::disk::{RealDisk, read_file, replace_file, temporary_name};
+use crate::disk::{RealDisk, TEMPORARY_SUFFIX, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::keys;
@@ -17,9 +17,6 @@ use crate::rows::{self, LargeRows};
 use crate::snapshot::SnapshotFile;
 
 const CURRENT_FILE: &str = "current";
-
-/// Bytes of rows that are put into one batch while a snapshot is installed.
-const INSTALL_BATCH_BYTES: usize = 1 << 20;
 
 /// Makes generation `number` from a snapshot, or empty, and lets it count.
 pub(super) fn switch(
@@ -58,28 +55,20 @@ fn fill(generation: &Generation, snapshot: &SnapshotFile, machine_version: u32) 
         let (file, found) = (snapshot.path.clone(), header.machine);
         return Err(StorageError::NewerFormat { file, found, supported: machine_version });
     }
+    let unwritten = |error| failed(io::Error::other::<ArchiveError>(error));
     let mut large = LargeRows::default();
-    let mut batch = Batch::default();
-    let (mut count, mut bytes) = (0, 0);
     while let Some(rows) = reader.next_rows()? {
         for (key, value) in rows {
-            rows::stage(&generation.db, &mut large, &mut batch, header.applied.index, &key, Some(&value))
-                .map_err(|error| failed(io::Error::other(error)))?;
-            bytes += key.len() + value.len();
-            count += 1;
+            rows::put(&generation.db, &mut large, header.applied.index, &key, Some(&value)).map_err(unwritten)?;
         }
-        if bytes >= INSTALL_BATCH_BYTES {
-            generation.apply(std::mem::take(&mut batch), count).map_err(failed)?;
-            (count, bytes) = (0, 0);
-        }
+    }
+    if let Some(membership) = &header.membership {
+        let membership = frame::encode(FrameKind::Membership, membership);
+        rows::insert(&generation.db, keys::MEMBERSHIP, membership).map_err(unwritten)?;
     }
     let applied = frame::encode_value(FrameKind::Applied, &header.applied);
-    batch.insert(keys::APPLIED, applied.clone());
-    batch.insert(keys::INSTALLED, applied);
-    if let Some(membership) = &header.membership {
-        batch.insert(keys::MEMBERSHIP, frame::encode(FrameKind::Membership, membership));
-    }
-    generation.apply(batch, count).map_err(failed)
+    rows::insert(&generation.db, keys::INSTALLED, applied.clone()).map_err(unwritten)?;
+    rows::insert(&generation.db, keys::APPLIED, applied).map_err(unwritten)
 }
 
 pub(super) fn set_current(root: &Path, number: u64) -> io::Result<()> {
@@ -97,18 +86,19 @@ pub(super) fn read_current(root: &Path) -> Result<u64, StorageError> {
     }
 }
 
-/// Removes all generations but the current one.
+/// Removes all generations but the current one, their layers, and what an interrupted replacement left.
 pub(super) fn remove_others(root: &Path, number: u64) -> io::Result<()> {
-    let keep = Generation::dir(root, number);
     for entry in fs::read_dir(root)? {
         let entry = entry?;
-        let is_generation = entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok());
-        if is_generation && entry.path() != keep {
-            fs::remove_dir_all(entry.path())?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let of = name.strip_prefix("layer-").unwrap_or(name).parse::<u64>();
+        if of.is_ok_and(|of| of != number) || name.ends_with(TEMPORARY_SUFFIX) {
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
         }
     }
-    match fs::remove_file(temporary_name(&root.join(CURRENT_FILE))) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Ok(())
 }

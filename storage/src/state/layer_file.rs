@@ -1,0 +1,116 @@
+//! Makes the writing of a layer all or nothing.
+//!
+//! sled's own batches hold up readers for as long as they take. So a layer's rows go in one by one, after the whole layer
+//! was written to a small file beside the generation. After a crash in the middle the file is there, and its rows are
+//! written again. Before the next layer's file takes its place, sled's rows are durable.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::overlay::{Layer, Slot};
+use crate::disk::{RealDisk, read_file, replace_file};
+use crate::error::StorageError;
+use crate::frame::{self, FrameKind};
+use crate::ids::LogId;
+
+/// A length that stands for: nothing there.
+const ABSENT: u32 = u32::MAX;
+
+/// A layer, and what the state says of itself once its rows are in.
+#[derive(Debug)]
+pub(super) struct StoredLayer {
+    pub layer: Layer,
+    pub applied: LogId,
+    pub membership: Option<Vec<u8>>,
+}
+
+/// Where the layer of generation `number` is kept.
+fn path(root: &Path, number: u64) -> PathBuf {
+    root.join(format!("layer-{number:010}"))
+}
+
+/// Keeps a layer; durable on return.
+pub(super) fn save(
+    root: &Path,
+    number: u64,
+    layer: &Layer,
+    applied: LogId,
+    membership: Option<&[u8]>,
+) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(layer.bytes() + 64);
+    let start = frame::begin(&mut buffer, FrameKind::Layer);
+    buffer.extend_from_slice(&applied.term.to_le_bytes());
+    buffer.extend_from_slice(&applied.index.to_le_bytes());
+    put_length(&mut buffer, membership)?;
+    buffer.extend_from_slice(membership.unwrap_or_default());
+    for (key, slot) in &layer.rows {
+        put_length(&mut buffer, Some(key))?;
+        put_length(&mut buffer, slot.value.as_deref())?;
+        buffer.extend_from_slice(&slot.index.to_le_bytes());
+        buffer.extend_from_slice(key);
+        buffer.extend_from_slice(slot.value.as_deref().unwrap_or_default());
+    }
+    frame::finish(&mut buffer, start);
+    replace_file(&RealDisk, &path(root, number), &buffer)
+}
+
+/// The layer that was kept last for generation `number`.
+pub(super) fn load(root: &Path, number: u64) -> Result<Option<StoredLayer>, StorageError> {
+    let path = path(root, number);
+    let bytes = read_file(&RealDisk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let contents =
+        frame::decode(FrameKind::Layer, &bytes).map_err(|flaw| StorageError::damaged(&path, 0, flaw.to_string()))?;
+    match parse(contents) {
+        Some(stored) => Ok(Some(stored)),
+        None => Err(StorageError::damaged(&path, 0, "the rows cannot be decoded")),
+    }
+}
+
+fn put_length(buffer: &mut Vec<u8>, bytes: Option<&[u8]>) -> io::Result<()> {
+    let length = match bytes {
+        None => ABSENT,
+        Some(bytes) => u32::try_from(bytes.len()).ok().filter(|length| *length != ABSENT).ok_or_else(too_long)?,
+    };
+    buffer.extend_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
+fn too_long() -> io::Error {
+    io::Error::other("a row of 4 GiB or more")
+}
+
+fn parse(contents: &[u8]) -> Option<StoredLayer> {
+    let (term, rest) = contents.split_first_chunk::<8>()?;
+    let (index, rest) = rest.split_first_chunk::<8>()?;
+    let applied = LogId { term: u64::from_le_bytes(*term), index: u64::from_le_bytes(*index) };
+    let (length, rest) = take_length(rest)?;
+    let (membership, mut rest) = take(rest, length)?;
+    let membership = membership.map(<[u8]>::to_vec);
+    let mut rows = BTreeMap::new();
+    while !rest.is_empty() {
+        let (key_length, after) = take_length(rest)?;
+        let (value_length, after) = take_length(after)?;
+        let (index, after) = after.split_first_chunk::<8>()?;
+        let (key, after) = take(after, key_length)?;
+        let (value, after) = take(after, value_length)?;
+        let value = value.map(|value| value.to_vec().into());
+        rows.insert(key?.to_vec(), Slot { index: u64::from_le_bytes(*index), value });
+        rest = after;
+    }
+    Some(StoredLayer { layer: Layer::of(rows), applied, membership })
+}
+
+fn take_length(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*length), rest))
+}
+
+fn take(bytes: &[u8], length: u32) -> Option<(Option<&[u8]>, &[u8])> {
+    if length == ABSENT {
+        return Some((None, bytes));
+    }
+    let (taken, rest) = bytes.split_at_checked(length as usize)?;
+    Some((Some(taken), rest))
+}
