@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use holdfast_machine::Liveness;
 use openraft::async_runtime::WatchReceiver;
-use openraft::{ChangeMembers, Precondition, RaftMetrics};
+use openraft::metrics::RaftServerMetrics;
+use openraft::{ChangeMembers, Precondition};
 use tokio::sync::watch;
 
 use crate::detector::Verdict;
@@ -86,7 +87,8 @@ impl Keeper {
     }
 
     async fn reconcile(&self) -> Result<(), String> {
-        let metrics: RaftMetrics<TypeConfig> = self.core.metrics().borrow_watched().clone();
+        // The same watch that woke this task: openraft publishes its larger sibling a moment later.
+        let metrics: RaftServerMetrics<TypeConfig> = self.core.server_metrics().borrow_watched().clone();
         let effective = metrics.membership_config;
         let settled = effective.log_id() == metrics.committed_membership_config.log_id();
         if !metrics.state.is_leader() || !settled {
