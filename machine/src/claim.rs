@@ -208,7 +208,8 @@ impl Apply<'_> {
         let Some(seq) = row.outcome_seq else { return Ok(None) };
         let recorded: Option<StoredEvent> = self.get(&keys::event(&key.workflow, seq))?;
         let status = recorded.map_or(RowStatus::Done, |stored| RowStatus::after(&stored.event.kind));
-        self.put_row(key, Row { status, claim: None, ..row.clone() });
+        let failure_delivered = row.failure_delivered || status == RowStatus::Failed;
+        self.put_row(key, Row { status, claim: None, failure_delivered, ..row.clone() });
         Ok(Some(Reject::AlreadyTerminal { key: key.clone(), status: Some(status) }))
     }
 

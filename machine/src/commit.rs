@@ -293,7 +293,8 @@ fn row_places(commit: &Commit, projection: &Projection) -> Result<Places, Reject
         }
         is_over |= event.kind.leads_to().is_some_and(WorkflowStatus::is_terminal);
         if event.kind == EventKind::WorkflowStarted {
-            run = run.saturating_sub(1);
+            // What stands before it belongs to a run that has ended.
+            (run, is_over) = (run.saturating_sub(1), true);
         }
     }
     let mut ordinals = BTreeSet::new();

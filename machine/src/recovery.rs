@@ -33,6 +33,14 @@ impl Apply<'_> {
         self.put_row(key, row);
     }
 
+    /// Pending again because the node that held it is gone or lost the shard. The row keeps its place in the
+    /// line, for it has waited its turn: interrupted work goes before work that has not begun.
+    pub fn put_back_row(&mut self, key: &DispatchKey, mut row: Row) {
+        row.status = RowStatus::Pending;
+        row.claim = None;
+        self.put_row(key, row);
+    }
+
     /// Cancelled for good.
     pub fn cancel_row(&mut self, key: &DispatchKey, mut row: Row) {
         row.status = RowStatus::Cancelled;

@@ -226,7 +226,7 @@ impl Apply<'_> {
                 self.cancel_row(&key, row);
                 settled.push(key);
             } else if row.claim.as_ref().is_some_and(|claim| is_held_by(&claim.holder, from)) {
-                self.rearm_row(&key, row);
+                self.put_back_row(&key, row);
                 rearmed.push(key);
             }
         }
@@ -243,7 +243,7 @@ impl Apply<'_> {
             self.state.rows.all().filter(|(_, row)| held(row)).map(|(key, row)| (key.clone(), row.clone())).collect();
         rows.into_iter()
             .map(|(key, row)| {
-                self.rearm_row(&key, row);
+                self.put_back_row(&key, row);
                 key
             })
             .collect()

@@ -1,0 +1,13 @@
+//! Invariant 15: a finished workflow owns no pending and no claimed row at any index. (Contract, section 5: when a
+//! batch ends the workflow, apply settles its rows in the same entry.)
+
+use super::Step;
+
+pub fn check(step: &Step<'_>) {
+    for (key, row) in step.after.rows.iter().filter(|(_, row)| row.status.is_live()) {
+        let Some(told) = step.after.workflows.get(&key.workflow) else { panic!("{key} belongs to no workflow") };
+        let status = told.workflow.status;
+        assert!(!status.is_terminal(), "{key} is {} and its workflow {status}", row.status);
+        assert_eq!(row.run, told.workflow.run.number, "{key} lives in a run that is over");
+    }
+}

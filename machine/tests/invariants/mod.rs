@@ -1,0 +1,35 @@
+//! The invariants of the state machine, one file each: the property, where it comes from, the check. They
+//! look at what anybody can see (queries, replies), so that any layer that can fill a [`Snapshot`] can use
+//! them. Numbers are those of the reliability notes.
+
+mod claims_are_exclusive;
+mod due_rows_are_indexed;
+mod ended_workflows_own_nothing;
+mod epochs_only_grow;
+mod histories_are_dense;
+mod leases_end_on_time;
+mod old_tokens_change_nothing;
+mod one_effect_per_key;
+mod one_outcome;
+mod paused_rows_wait;
+mod rows_are_counted;
+mod shards_are_adopted_from_the_dead;
+mod snapshot;
+
+pub use snapshot::{Snapshot, Step, Told};
+
+/// Checks all invariants of one step; panics with the one that does not hold.
+pub fn check(step: &Step<'_>) {
+    one_effect_per_key::check(step);
+    epochs_only_grow::check(step);
+    shards_are_adopted_from_the_dead::check(step);
+    histories_are_dense::check(step);
+    one_outcome::check(step);
+    claims_are_exclusive::check(step);
+    old_tokens_change_nothing::check(step);
+    leases_end_on_time::check(step);
+    rows_are_counted::check(step);
+    ended_workflows_own_nothing::check(step);
+    paused_rows_wait::check(step);
+    due_rows_are_indexed::check(step);
+}

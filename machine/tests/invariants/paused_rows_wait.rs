@@ -1,0 +1,22 @@
+//! Invariant 16: a paused workflow's rows are never claimed while it is paused. (Contract, section 6: claim.)
+
+use holdfast_machine::{Command, Reply, WorkflowStatus};
+
+use super::Step;
+
+pub fn check(step: &Step<'_>) {
+    for (_, reply) in step.said {
+        let Ok(Reply::Claimed { claims }) = reply else { continue };
+        for claim in claims.iter().filter(|claim| claim.token.index == step.index) {
+            let workflow = &claim.key.workflow;
+            let paused = |status| status == WorkflowStatus::Paused;
+            let was_paused = paused(step.before.status(workflow));
+            let moved = step.touching(workflow).any(|request| matches!(request.command, Command::Commit(_)));
+            assert!(!was_paused || moved, "{} was claimed while its workflow was paused", claim.key);
+        }
+    }
+    for (_, key) in step.after.pending.iter().flat_map(|pending| &pending.rows) {
+        let status = step.after.status(&key.workflow);
+        assert_ne!(status, WorkflowStatus::Paused, "{key} is to be had while its workflow is paused");
+    }
+}

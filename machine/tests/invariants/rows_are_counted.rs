@@ -1,0 +1,37 @@
+//! Invariant 14: a delivery count over the budget makes a dead letter, once; rows staged are pending, claimed,
+//! done, failed or cancelled, and none is lost. (Contract, section 6.)
+
+use std::collections::BTreeSet;
+
+use holdfast_machine::{Command, DispatchKey, RowStatus};
+
+use super::Step;
+
+pub fn check(step: &Step<'_>) {
+    let in_status = |status| step.after.rows_in(status).count() as u64;
+    assert_eq!(step.after.counts.pending, in_status(RowStatus::Pending), "pending rows are miscounted");
+    assert_eq!(step.after.counts.claimed, in_status(RowStatus::Claimed), "claimed rows are miscounted");
+    let live = step.after.rows.iter().filter(|(_, row)| row.status.is_live()).map(|(key, _)| key.clone());
+    assert_eq!(
+        step.after.live,
+        live.collect::<BTreeSet<DispatchKey>>(),
+        "a live row is missing, or a finished one lives"
+    );
+    for (key, before) in &step.before.rows {
+        let Some(after) = step.after.rows.get(key) else { panic!("the row {key} is gone") };
+        if after.run == before.run {
+            assert!(after.deliveries >= before.deliveries, "the delivery count of {key} went back");
+            assert!(after.attempt >= before.attempt, "the attempt of {key} went back");
+        }
+    }
+    for (key, row) in step.after.rows_in(RowStatus::Failed) {
+        let is_spent = row.deliveries >= row.retry.deliveries_max;
+        assert!(is_spent || row.outcome_seq.is_some(), "{key} failed with budget left and no outcome");
+    }
+    for (key, row) in step.after.rows.iter().filter(|(_, row)| row.status.is_live()) {
+        let is_spent = row.deliveries >= row.retry.deliveries_max && row.deliveries > 0;
+        let was_spent = step.before.rows.get(key).is_some_and(|before| before.deliveries >= row.retry.deliveries_max);
+        let by_rearm = step.touching(&key.workflow).any(|request| matches!(request.command, Command::Rearm { .. }));
+        assert!(!is_spent || was_spent || by_rearm, "{key} has spent its budget and is {}", row.status);
+    }
+}

@@ -1,0 +1,143 @@
+//! What can be seen of a machine's state, and one step from one state to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_machine::{
+    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, NodeName, Reject, Reply,
+    Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow, WorkflowId, WorkflowStatus,
+};
+
+/// A workflow with its history.
+pub struct Told {
+    pub workflow: Workflow,
+    pub events: Vec<HistoryEvent>,
+    pub runs: Vec<Run>,
+}
+
+impl Told {
+    /// The run that the event with this position belongs to, from 1.
+    pub fn run_of(&self, position: usize) -> u32 {
+        let seq = self.events[position].seq;
+        self.runs.iter().filter(|run| run.started_seq <= seq).map(|run| run.number).max().unwrap_or(0)
+    }
+}
+
+/// What a claim of a scope, by an owner of shards or by anybody, may take and when.
+pub struct Pending {
+    pub scope: Scope,
+    pub owner: Option<NodeName>,
+    pub rows: Vec<(Millis, DispatchKey)>,
+}
+
+/// All that can be seen of a state.
+pub struct Snapshot {
+    pub now: Millis,
+    pub shard_count: u32,
+    pub shards: BTreeMap<ShardId, ShardEntry>,
+    pub members: BTreeMap<NodeName, MemberState>,
+    pub workflows: BTreeMap<WorkflowId, Told>,
+    pub rows: BTreeMap<DispatchKey, Row>,
+    pub live: BTreeSet<DispatchKey>,
+    pub counts: RowCounts,
+    pub next_lease_end: Option<Millis>,
+    /// Claimed rows by claim time, then key.
+    pub claimed: Vec<DispatchKey>,
+    /// What claims may take.
+    pub pending: Vec<Pending>,
+}
+
+impl Snapshot {
+    /// Looks at a machine; finished things are found by the ids that the caller knows.
+    pub fn of(machine: &Machine, archive: &dyn Archive, workflows: &[WorkflowId], ordinals: &[u64]) -> Self {
+        let keys = workflows.iter().flat_map(|workflow| {
+            ordinals.iter().map(|ordinal| DispatchKey { workflow: workflow.clone(), ordinal: *ordinal })
+        });
+        let rows: BTreeMap<DispatchKey, Row> =
+            keys.filter_map(|key| Some((key.clone(), machine.row(archive, &key).unwrap()?))).collect();
+        let now = machine.now();
+        Self {
+            now,
+            shard_count: machine.shard_count(),
+            shards: machine.shards().map(|entry| (entry.shard, entry.clone())).collect(),
+            members: machine.members().map(|member| (member.member.name.clone(), member.clone())).collect(),
+            workflows: workflows.iter().filter_map(|id| Some((id.clone(), told(machine, archive, id)?))).collect(),
+            live: machine.live_rows().map(|(key, _)| key.clone()).collect(),
+            counts: machine.row_counts(),
+            next_lease_end: machine.next_lease_end(),
+            claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),
+            pending: pending(machine, &scopes(&rows)),
+            rows,
+        }
+    }
+
+    /// The status of a workflow; running if it has no history.
+    pub fn status(&self, id: &WorkflowId) -> WorkflowStatus {
+        self.workflows.get(id).map_or(WorkflowStatus::Running, |told| told.workflow.status)
+    }
+
+    /// The rows of a status.
+    pub fn rows_in(&self, status: RowStatus) -> impl Iterator<Item = (&DispatchKey, &Row)> {
+        self.rows.iter().filter(move |(_, row)| row.status == status)
+    }
+}
+
+fn told(machine: &Machine, archive: &dyn Archive, id: &WorkflowId) -> Option<Told> {
+    let workflow = machine.workflow(archive, id).unwrap()?;
+    let events = machine.history(archive, id, 0, usize::MAX).unwrap();
+    let runs = machine.runs(archive, id, usize::MAX).unwrap();
+    Some(Told { workflow, events, runs })
+}
+
+fn pending(machine: &Machine, scopes: &[Scope]) -> Vec<Pending> {
+    let owners = machine.shards().map(|entry| Some(entry.owner.clone()));
+    let owners: BTreeSet<Option<NodeName>> = owners.chain([None]).collect();
+    let mut all = Vec::new();
+    for scope in scopes {
+        for owner in &owners {
+            let rows = machine.pending(scope, owner.as_ref()).map(|(at, key)| (at, key.clone())).collect();
+            all.push(Pending { scope: scope.clone(), owner: owner.clone(), rows });
+        }
+    }
+    all
+}
+
+/// One scope for each pool and node that a row speaks of, and one without a node.
+fn scopes(rows: &BTreeMap<DispatchKey, Row>) -> Vec<Scope> {
+    let mut scopes = BTreeMap::new();
+    for row in rows.values() {
+        for node in [None, row.node.clone()] {
+            let (namespace, task_queue) = (row.namespace.clone(), row.task_queue.clone());
+            let scope = Scope { namespace, task_queue, activity_types: Vec::new(), node };
+            scopes.insert((scope.namespace.clone(), scope.task_queue.clone(), scope.node.clone()), scope);
+        }
+    }
+    scopes.into_values().collect()
+}
+
+/// One log entry: the state before it, the state after it, and what was said.
+pub struct Step<'a> {
+    pub index: u64,
+    pub before: &'a Snapshot,
+    pub after: &'a Snapshot,
+    pub said: &'a [(Request, Result<Reply, Reject>)],
+    /// Everything that was said before under an idempotency key and is not forgotten.
+    pub remembered: &'a [(Request, Result<Reply, Reject>)],
+}
+
+impl Step<'_> {
+    /// The requests of this entry that may have touched this workflow or its rows, by number.
+    pub fn touching<'s>(&'s self, workflow: &'s WorkflowId) -> impl Iterator<Item = &'s Request> {
+        self.said.iter().map(|(request, _)| request).filter(move |request| match request.command.workflow() {
+            Some(touched) => touched == workflow,
+            None => !matches!(request.command, Command::Tick | Command::Create { .. } | Command::Assign { .. }),
+        })
+    }
+
+    /// True if a lease or claim of this row could have ended by itself at the entry's time.
+    pub fn lease_ended(&self, key: &DispatchKey) -> bool {
+        let claim = self.before.rows.get(key).and_then(|row| row.claim.as_ref());
+        claim.is_some_and(|claim| {
+            matches!(claim.holder, Holder::Lease { .. }) && claim.deadline.is_some_and(|at| at <= self.after.now)
+        })
+    }
+}

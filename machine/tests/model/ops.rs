@@ -1,0 +1,243 @@
+//! What a random run may do: steps in words that stay meaningful while proptest takes parts of them away. They
+//! name things by small numbers; `drive.rs` makes requests of them.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// One log entry, stamped so many milliseconds after (or before) the last one.
+    Entry(i64, Vec<Op>),
+    /// A membership entry: the liveness of each node, 0 gone, 1 up, 2 down, 3 silent, 4 joining.
+    Members([u8; 3]),
+    /// The machine is dropped and loaded again from its archive.
+    Reload,
+}
+
+#[derive(Debug, Clone)]
+pub struct Op {
+    /// One of a few idempotency keys.
+    pub key: Option<u8>,
+    pub fence: Fencing,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Fencing {
+    None,
+    Current,
+    Old,
+    Wrong,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Seq {
+    Head,
+    Behind(u64),
+    Ahead(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Event {
+    Plain(usize),
+    /// The two events of an activity and its row.
+    Activity {
+        ordinal: u8,
+        queue: u8,
+        pin: u8,
+        kind: u8,
+        at: i64,
+        budget: u32,
+    },
+    /// An activity's two events without a row.
+    Rowless(u8),
+    Outcome(u8, u8),
+    Signal(u8),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Token {
+    /// The one given out so many claims ago, for its own row.
+    Given(u8),
+    /// The one given out so many claims ago, for the row named.
+    OfAnother(u8),
+    None,
+    Never,
+}
+
+#[derive(Debug, Clone)]
+pub enum What {
+    Create(u32),
+    Boot {
+        node: u8,
+        boot: u8,
+    },
+    Assign(Vec<(u32, u8)>),
+    Adopt {
+        shard: u32,
+        by: u8,
+        from: Option<u8>,
+        off: u64,
+    },
+    Transfer {
+        shard: u32,
+        to: u8,
+        off: u64,
+    },
+    Commit {
+        workflow: u8,
+        seq: Seq,
+        events: Vec<Event>,
+        settle: Vec<u8>,
+        twice: bool,
+    },
+    Claim {
+        by: Option<u8>,
+        pin: u8,
+        queue: u8,
+        kinds: u8,
+        limit: u32,
+        lease: u64,
+        hold: Option<u8>,
+    },
+    Heartbeat {
+        token: Token,
+        row: (u8, u8),
+        lease: u64,
+    },
+    Complete {
+        token: Token,
+        row: (u8, u8),
+    },
+    Fail {
+        token: Token,
+        row: (u8, u8),
+        retryable: bool,
+    },
+    Retry {
+        token: Token,
+        row: (u8, u8),
+        delay: u64,
+    },
+    Settle(u8),
+    Rearm(u8, Vec<u8>),
+    Reconcile {
+        older: u64,
+        limit: u32,
+        except: Option<(u8, u8)>,
+    },
+    Tick,
+    /// The request that was sent so many requests ago, once more.
+    Again(u8),
+}
+
+pub fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..most)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let dt = prop_oneof![20 => 0i64..30, 4 => 30i64..300, 2 => -500i64..0, 1 => Just(600_001i64)];
+    let liveness = select(vec![1u8, 1, 1, 1, 1, 1, 2, 2, 3, 0, 4]);
+    prop_oneof![
+        16 => (dt, prop::collection::vec(op(), 1..5)).prop_map(|(dt, ops)| Step::Entry(dt, ops)),
+        2 => [liveness.clone(), liveness.clone(), liveness].prop_map(Step::Members),
+        1 => Just(Step::Reload),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = prop::option::weighted(0.06, 0u8..6);
+    let fence = prop_oneof![
+        12 => Just(Fencing::None),
+        6 => Just(Fencing::Current),
+        1 => Just(Fencing::Old),
+        1 => Just(Fencing::Wrong),
+    ];
+    (key, fence, what()).prop_map(|(key, fence, what)| Op { key, fence, what })
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        24 => work(),
+        5 => nodes(),
+        1 => (0u8..6).prop_map(What::Again),
+    ]
+}
+
+fn nodes() -> impl Strategy<Value = What> {
+    let (shard, node, off) = (|| 0u32..3, || 0u8..3, || select(vec![0u64, 0, 0, 1]));
+    prop_oneof![
+        1 => select(vec![0u32, 1, 2, 5_000]).prop_map(What::Create),
+        3 => (node(), 0u8..6).prop_map(|(node, boot)| What::Boot { node, boot }),
+        1 => prop::collection::vec((shard(), 0u8..4), 1..3).prop_map(What::Assign),
+        5 => (shard(), node(), prop::option::weighted(0.2, node()), off())
+            .prop_map(|(shard, by, from, off)| What::Adopt { shard, by, from, off }),
+        2 => (shard(), node(), off()).prop_map(|(shard, to, off)| What::Transfer { shard, to, off }),
+    ]
+}
+
+fn work() -> impl Strategy<Value = What> {
+    let row = || (0u8..3, 0u8..4);
+    let lease = || prop_oneof![12 => 30u64..400, 1 => 0u64..3, 1 => Just(u64::MAX)];
+    let claim = (
+        (prop::option::weighted(0.4, 0u8..3), 0u8..4, select(vec![0u8, 0, 0, 0, 1])),
+        (select(vec![0u8, 0, 0, 0, 1, 2]), prop_oneof![12 => 1u32..4, 1 => Just(0), 1 => Just(u32::MAX)]),
+        (lease(), prop::option::weighted(0.1, 0u8..3)),
+    );
+    prop_oneof![
+        8 => commit(),
+        8 => claim.prop_map(|((by, pin, queue), (kinds, limit), (lease, hold))| {
+            What::Claim { by, pin, queue, kinds, limit, lease, hold }
+        }),
+        3 => (token(), row(), lease()).prop_map(|(token, row, lease)| What::Heartbeat { token, row, lease }),
+        5 => (token(), row()).prop_map(|(token, row)| What::Complete { token, row }),
+        3 => (token(), row(), any::<bool>()).prop_map(|(token, row, retryable)| What::Fail { token, row, retryable }),
+        2 => (token(), row(), 0u64..50).prop_map(|(token, row, delay)| What::Retry { token, row, delay }),
+        1 => select(vec![0u8, 1, 2, 3]).prop_map(What::Settle),
+        3 => (0u8..4, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
+        1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
+            .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
+        1 => Just(What::Tick),
+    ]
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    prop_oneof![
+        16 => (0u8..4).prop_map(Token::Given),
+        2 => (3u8..12).prop_map(Token::Given),
+        1 => (0u8..3).prop_map(Token::OfAnother),
+        3 => Just(Token::None),
+        1 => Just(Token::Never),
+    ]
+}
+
+fn commit() -> impl Strategy<Value = What> {
+    let seq =
+        prop_oneof![8 => Just(Seq::Head), 1 => (1u64..4).prop_map(Seq::Behind), 1 => (1u64..3).prop_map(Seq::Ahead)];
+    let settle = prop_oneof![6 => Just(Vec::new()), 1 => prop::collection::vec(0u8..4, 1..3)];
+    let events = prop::collection::vec(event(), 0..4);
+    let twice = prop::bool::weighted(0.1);
+    (0u8..3, seq, events, settle, twice).prop_map(|(workflow, seq, events, settle, twice)| What::Commit {
+        workflow,
+        seq,
+        events,
+        settle,
+        twice,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let at = prop_oneof![8 => Just(0i64), 1 => -50i64..100, 1 => Just(i64::MAX)];
+    let (queue, pin) = (select(vec![0u8, 0, 0, 0, 1]), select(vec![0u8, 0, 0, 0, 1, 2]));
+    let activity = (0u8..4, queue, pin, 0u8..2, at, 1u32..4);
+    prop_oneof![
+        9 => activity.prop_map(|(ordinal, queue, pin, kind, at, budget)| {
+            Event::Activity { ordinal, queue, pin, kind, at, budget }
+        }),
+        2 => (0usize..9).prop_map(Event::Plain),
+        2 => (7usize..9).prop_map(Event::Plain),
+        1 => (0u8..4).prop_map(Event::Rowless),
+        2 => (0u8..3, 0u8..4).prop_map(|(kind, ordinal)| Event::Outcome(kind, ordinal)),
+        1 => (0u8..2).prop_map(Event::Signal),
+    ]
+}
