@@ -2,7 +2,7 @@
 # Builds the image `holdfast:dev` with no container registry: the base comes from scripts/base-image.sh, the binary
 # from `cargo build --release` on this machine. Afterwards `docker-compose up` finds the image and builds nothing.
 #
-# usage: scripts/image-offline.sh [--no-build]     (--no-build takes target/release/holdfast as it is)
+# usage: scripts/image-offline.sh [BINARY]         (BINARY: one that is built already)
 # env:   HOLDFAST_IMAGE        name of the image to make   (default holdfast:dev, which docker-compose.yml names)
 #        HOLDFAST_BASE_IMAGE   base image                  (default holdfast-base:bookworm)
 set -euo pipefail
@@ -16,8 +16,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 HOLDFAST_BASE_IMAGE=$base scripts/base-image.sh
-if [[ ${1:-} != --no-build ]]; then
+binary=${1:-}
+if [[ -z $binary ]]; then
   cargo build --release --locked --package holdfast-node --bin holdfast
+  binary=target/release/holdfast
 fi
 
 # The runtime stage needs no files: an empty context instead of the whole source tree.
@@ -25,14 +27,20 @@ mkdir "$work/empty"
 docker build --quiet --target runtime --build-arg "RUNTIME_BASE=$base" --tag "$runtime" \
   --file - "$work/empty" <Dockerfile
 
+previous=$(docker image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
 mkdir "$work/binary"
 # As the build stage does: without line tables, with the names of functions.
-strip --strip-debug -o "$work/binary/holdfast" target/release/holdfast
+strip --strip-debug -o "$work/binary/holdfast" "$binary"
 chmod 0755 "$work/binary/holdfast"
 docker build --quiet --tag "$image" --file - "$work/binary" <<DOCKERFILE
 FROM $runtime
 COPY holdfast /usr/local/bin/holdfast
 DOCKERFILE
+
+# The image that had this name is nameless now. One that a container still runs stays.
+if [[ -n $previous && $previous != $(docker image inspect --format '{{.Id}}' "$image") ]]; then
+  docker image rm "$previous" >/dev/null 2>&1 || true
+fi
 
 # A binary linked against a newer libc than the base's fails here, and not when a cluster starts.
 docker run --rm --network none "$image" --version

@@ -1,5 +1,6 @@
 //! What a node says while it runs: log lines and metrics.
 
+use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -20,7 +21,9 @@ pub fn log_to_stderr(config: &LogConfig) {
     let filter = EnvFilter::try_from_default_env()
         .or_else(|_| EnvFilter::try_new(&config.level))
         .unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for a terminal; a container's log or a file gets the bare text.
+    let colours = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
     // Fails only if there is a subscriber already, which then goes on.
     let _ = match config.format {
         LogFormat::Text => lines.try_init(),

@@ -43,14 +43,21 @@ impl Containers {
         format!("http://127.0.0.1:{}", self.ports[place(node)])
     }
 
-    /// SIGKILL to the node's process: no goodbye to its peers.
-    pub fn kill(&self, node: &str) -> Result<()> {
-        docker(&["kill", &self.container(node)?]).map(drop)
+    /// SIGKILL to the processes of these nodes at the same moment: no goodbye to their peers.
+    pub fn kill(&self, nodes: &[&str]) -> Result<()> {
+        self.all("kill", nodes)
     }
 
-    /// Starts a container that was killed, on the volume it had.
-    pub fn start(&self, node: &str) -> Result<()> {
-        docker(&["start", &self.container(node)?]).map(drop)
+    /// Starts containers that were killed, on the volumes they had.
+    pub fn start(&self, nodes: &[&str]) -> Result<()> {
+        self.all("start", nodes)
+    }
+
+    fn all(&self, command: &str, nodes: &[&str]) -> Result<()> {
+        let containers = nodes.iter().map(|node| self.container(node)).collect::<Result<Vec<_>>>()?;
+        let mut arguments = vec![command];
+        arguments.extend(containers.iter().map(String::as_str));
+        docker(&arguments).map(drop)
     }
 
     /// Waits until the container's own health check passes.
