@@ -30,6 +30,7 @@ mod writer;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -121,8 +122,13 @@ impl Log {
         let engine = if inline {
             Engine::Inline(Box::new(Mutex::new(writer)))
         } else {
-            let shared = Arc::clone(&shared);
-            let run = move || shared.run(writer);
+            let (shared, poison) = (Arc::clone(&shared), poison.clone());
+            let run = move || {
+                if catch_unwind(AssertUnwindSafe(|| shared.run(writer))).is_err() {
+                    poison.strike("running the log writer", &io::Error::other("it panicked"));
+                }
+                shared.abandon();
+            };
             Engine::Thread(Some(thread::Builder::new().name("log-writer".into()).spawn(run).map_err(opening)?))
         };
         Ok(Log { shared, committed: Mutex::new(committed), poison, engine })

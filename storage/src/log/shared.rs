@@ -28,6 +28,8 @@ pub(super) struct Shared {
 struct Queue {
     ops: VecDeque<Op>,
     closing: bool,
+    /// Nobody takes operations from here any more.
+    abandoned: bool,
 }
 
 impl std::fmt::Debug for Queue {
@@ -61,8 +63,24 @@ impl Shared {
     }
 
     pub(super) fn enqueue(&self, op: Op) {
-        lock(&self.queue).ops.push_back(op);
+        let mut queue = lock(&self.queue);
+        if queue.abandoned {
+            drop(queue);
+            return op.refuse();
+        }
+        queue.ops.push_back(op);
+        drop(queue);
         self.wake.notify_one();
+    }
+
+    /// Refuses what waits and all that comes: the writer's thread is gone.
+    pub(super) fn abandon(&self) {
+        let ops = {
+            let mut queue = lock(&self.queue);
+            queue.abandoned = true;
+            std::mem::take(&mut queue.ops)
+        };
+        ops.into_iter().for_each(Op::refuse);
     }
 
     /// Lets the writer's thread end, when the queue is empty.

@@ -34,6 +34,15 @@ pub(super) enum Op {
     Vote { vote: Vote, done: Done },
 }
 
+impl Op {
+    /// Reports that the operation was not performed, because the writer is gone.
+    pub(super) fn refuse(self) {
+        let (Op::Append { done, .. } | Op::Truncate { done, .. } | Op::Purge { done, .. } | Op::Vote { done, .. }) =
+            self;
+        done(Err(io::Error::other("the log writer has stopped")));
+    }
+}
+
 /// An operation that has ended, to be reported.
 pub(super) type Completion = (Done, io::Result<()>);
 

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 mod kill;
+mod snapshots;
 
 use std::collections::BTreeMap;
 
 use super::shared::Flushed;
 use super::*;
-use crate::disk::{Disk, RealDisk};
-use crate::fault::{Fault, FaultDisk, Random};
+use crate::disk::RealDisk;
+use crate::fault::Random;
 use crate::snapshot::Snapshots;
 
 fn config() -> StateConfig {
@@ -350,68 +351,61 @@ fn the_state_must_fit_the_log() {
 }
 
 #[test]
-fn interrupted_and_older_snapshots_are_removed() {
+fn a_layer_that_was_cut_off_anywhere_is_finished_at_the_next_start() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    let kept = snapshots(root.path());
-    assert!(kept.newest().unwrap().is_none());
-    assert!(matches!(state.snapshot_builder(), Err(StorageError::NothingApplied)));
-    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
-    let first = kept.write(state.snapshot_builder().unwrap()).unwrap();
-    state.commit(writes(&[("b", Some(b"1"))]), id(2), None).unwrap();
-    // Received in pieces, as over the network.
-    let bytes = {
-        let second = kept.write(state.snapshot_builder().unwrap()).unwrap();
-        fs::read(second.path).unwrap()
-    };
-    assert!(!first.path.exists());
-    let mut receiver = kept.receive().unwrap();
-    bytes.chunks(7).for_each(|piece| receiver.write(piece).unwrap());
-    assert_eq!(receiver.received(), bytes.len() as u64);
-    assert_eq!(receiver.finish().unwrap().header.applied, id(2));
-    let mut broken = kept.receive().unwrap();
-    broken.write(&bytes[..bytes.len() - 3]).unwrap();
-    assert!(broken.finish().unwrap_err().is_damage());
-    let abandoned = kept.receive().unwrap();
-    std::mem::forget(abandoned);
-    let dir = root.path().join("snapshots");
-    assert_eq!(RealDisk.list(&dir).unwrap().len(), 2);
-    drop(kept);
-    assert_eq!(snapshots(root.path()).newest().unwrap().unwrap().header.applied, id(2));
-    assert_eq!(RealDisk.list(&dir).unwrap().len(), 1);
+    let mut model = BTreeMap::new();
+    let mut random = Random(11);
+    for round in 0..12_u64 {
+        for step in 0..10 {
+            let writes = random_writes(&mut random, 200);
+            apply(&mut model, &writes);
+            state.commit(writes, id(round * 10 + step), Some(vec![round as u8])).unwrap();
+        }
+        // What write_layer does, stopped after some of the rows.
+        let mut sled = state.shared.sled();
+        let (Some(layer), Flushed { applied, membership }) = state.shared.freeze() else { panic!("nothing to write") };
+        let generation = state.shared.current();
+        layer_file::save(root.path(), generation.number, &layer, applied.unwrap(), membership.as_deref()).unwrap();
+        let some = random.below(layer.rows.len() as u64 + 1) as usize;
+        for (key, slot) in layer.rows.iter().take(some) {
+            rows::put(&generation.db, &mut sled.large, slot.index, key, slot.value.as_deref()).unwrap();
+        }
+        generation.sync().unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(root.path(), copy.path());
+        let found = open(copy.path());
+        assert_eq!((found.applied(), found.membership()), (applied, Some(vec![round as u8])), "round {round}");
+        assert_eq!(rows_of(&found), model, "round {round}, after {some} rows");
+        state.shared.write_frozen(&mut sled, &layer, &Flushed { applied, membership }).unwrap();
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => {
+                fs::create_dir_all(&to).unwrap();
+                copy_dir(&entry.path(), &to);
+            }
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
 }
 
 #[test]
-fn a_snapshot_directory_has_a_whole_snapshot_wherever_the_power_goes() {
+fn a_damaged_layer_is_damage() {
     let root = tempfile::tempdir().unwrap();
     State::create(root.path()).unwrap();
     let state = open(root.path());
-    let dir = Path::new("/snapshots");
-    let open_on = |disk: &FaultDisk| Snapshots::open(Arc::new(disk.clone()), dir, Poison::default());
-    state.commit(random_writes(&mut Random(1), 500), id(1), None).unwrap();
-    let before = FaultDisk::default();
-    open_on(&before).unwrap().write(state.snapshot_builder().unwrap()).unwrap();
-    for index in 2..60 {
-        state.commit(random_writes(&mut Random(index), 500), id(index), None).unwrap();
-    }
-    let mut newer = 0;
-    for cut in 0.. {
-        let disk = before.copy();
-        disk.fail_after(cut, Fault::Stop);
-        let written = open_on(&disk).and_then(|snapshots| snapshots.write(state.snapshot_builder()?));
-        for seed in 0..4 {
-            let after = if seed == 0 { disk.kill() } else { disk.crash(seed) };
-            let snapshots = open_on(&after).unwrap();
-            let newest = snapshots.newest().unwrap().unwrap();
-            newest.verify().unwrap_or_else(|error| panic!("cut {cut}, seed {seed}: {error}"));
-            let at = newest.header.applied;
-            assert!(at == id(59) || (written.is_err() && at == id(1)), "cut {cut}, seed {seed}: {at}");
-            newer += usize::from(at == id(59));
-        }
-        if written.is_ok() {
-            assert!(cut > 5 && newer > 4, "{cut} cuts, {newer} times the newer snapshot");
-            return;
-        }
-    }
+    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
+    drop(state);
+    let layer = root.path().join("layer-0000000001");
+    let mut bytes = fs::read(&layer).unwrap();
+    bytes[30] ^= 1;
+    fs::write(&layer, bytes).unwrap();
+    assert!(State::open(root.path(), config(), Poison::default()).unwrap_err().is_damage());
 }

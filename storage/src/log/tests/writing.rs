@@ -116,3 +116,15 @@ fn the_committed_id_is_kept_and_never_beyond_the_end() {
     disk.damage(&dir().join("committed"), |bytes| bytes[12] ^= 1);
     assert_eq!(open(&disk).unwrap().committed(), None, "a torn id counts as none");
 }
+
+#[test]
+fn a_callback_that_panics_stops_the_log_and_leaves_nobody_waiting() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = threaded(Arc::new(disk.clone()), &dir());
+    log.append(entries(1, 0..1, 10), Box::new(|_| panic!("on purpose")));
+    log.save_vote(Vote { term: 1, node: 1, committed: false }).unwrap_err();
+    append(&log, entries(1, 1..2, 10)).unwrap_err();
+    drop(log);
+    assert_eq!(all(&open(&disk).unwrap()), entries(1, 0..1, 10));
+}
