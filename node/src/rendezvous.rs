@@ -4,6 +4,8 @@
 //! the highest weight is the shard's first choice. When a node goes, only its own shards get another first choice,
 //! and they spread over all that are left.
 
+use std::collections::BTreeMap;
+
 use holdfast_machine::{NodeName, ShardId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,19 +16,24 @@ pub fn ranked<'a>(shard: ShardId, nodes: &[&'a NodeName]) -> Vec<&'a NodeName> {
     ranked.into_iter().map(|(_, node)| node).collect()
 }
 
-/// First owners for shards that have none: each shard's first choice that is not full yet, so that no node gets
-/// more than one shard above its fair part. Empty if there are no nodes.
+/// First owners for shards that have none: each shard's first choice that is not full yet. No node gets more than
+/// one shard above what another gets. Empty if there are no nodes.
 pub fn spread(shards: &[ShardId], nodes: &[&NodeName]) -> Vec<(ShardId, NodeName)> {
-    let mut room: Vec<(&NodeName, usize)> =
-        nodes.iter().map(|node| (*node, shards.len().div_ceil(nodes.len()))).collect();
+    let Some(fair) = shards.len().checked_div(nodes.len()) else { return Vec::new() };
+    // So many nodes get one more than that.
+    let mut more = shards.len() % nodes.len();
+    let mut taken: BTreeMap<&NodeName, usize> = BTreeMap::new();
     let mut owners = Vec::with_capacity(shards.len());
     for shard in shards {
-        let choice = ranked(*shard, nodes).into_iter().find_map(|node| {
-            let (_, left) = room.iter_mut().find(|(name, left)| *name == node && *left > 0)?;
-            *left -= 1;
-            Some(node)
+        let choice = ranked(*shard, nodes).into_iter().find(|node| {
+            let taken = taken.get(node).copied().unwrap_or(0);
+            taken < fair || (taken == fair && more > 0)
         });
-        owners.extend(choice.map(|node| (*shard, node.clone())));
+        let Some(node) = choice else { continue };
+        let taken = taken.entry(node).or_insert(0);
+        *taken += 1;
+        more -= usize::from(*taken > fair);
+        owners.push((*shard, node.clone()));
     }
     owners
 }
@@ -40,8 +47,6 @@ fn weight(shard: ShardId, node: &NodeName) -> u64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::collections::BTreeMap;
 
     use super::*;
 
@@ -91,8 +96,9 @@ mod tests {
             for (_, owner) in &owners {
                 *by_node.entry(owner).or_insert(0usize) += 1;
             }
-            let most = by_node.values().max().copied().unwrap_or(0);
-            assert!(most <= (count as usize).div_ceil(nodes), "{by_node:?}");
+            let least = names.iter().map(|name| by_node.get(name).copied().unwrap_or(0)).min().unwrap();
+            let most = by_node.values().max().copied().unwrap();
+            assert!(most - least <= 1, "{by_node:?}");
         }
         assert!(spread(&shards(4), &[]).is_empty());
     }

@@ -6,12 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::Stream;
 use holdfast_api::http::{HttpOptions, router};
-use holdfast_api::{Store, StoreOptions};
+use holdfast_api::{EventMessage, Store, StoreOptions};
 use holdfast_machine::{BootId, NodeName};
-use holdfast_raft::{
-    Compaction, Detection, Handle, MemberConfig, Options, PeerListen, Raft, Since, Subscription, Timing,
-};
+use holdfast_raft::{Compaction, Detection, Handle, MemberConfig, Options, PeerListen, Raft, Timing};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -26,6 +25,9 @@ use crate::shards::ShardChanges;
 use crate::shutdown::{Deadline, hand_over_leadership};
 use crate::ticker::Reconcile;
 use crate::{create, telemetry, ticker};
+
+/// How long a node may take to let go of its tasks and its data, once its calls have ended.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a node did not start. Each message is a sentence that says what to do, and nothing on disk was changed.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,7 @@ impl Node {
         let listener =
             to_tokio(http).map_err(|source| StartError::Listen { key: "http_listen", addr: http_addr, source })?;
 
+        identity.warn_of_another_port(peer_addr);
         let handle = Raft::start(options(&config, &identity, peer)).await?;
         let boot_id = fresh_boot();
         let mut store_options = StoreOptions::new(identity.name.clone(), boot_id.clone());
@@ -160,9 +163,10 @@ impl Node {
         MembershipChanges::new(self.handle.clone(), self.stop.clone())
     }
 
-    /// The cluster's events from now on. `store().events(..)` is the same with a first snapshot, to resume from.
-    pub fn events(&self) -> Subscription {
-        self.handle.feed().subscribe(Since::Now)
+    /// The cluster's events: first a snapshot of the topology, then what happens from then on. Ends with the node.
+    /// `store().events(..)` is the same and can resume from an event's number.
+    pub fn events(&self) -> impl Stream<Item = EventMessage> + Send + 'static {
+        self.store.events(None)
     }
 
     /// The consensus beneath the store, for reads of the local state and for status.
@@ -196,7 +200,9 @@ impl Node {
             tracing::warn!("some HTTP calls were not finished in time");
             http.abort();
         }
-        self.close().await;
+        if Deadline::after(CLOSE_LIMIT).bound(self.close()).await.is_none() {
+            tracing::warn!("the node did not let go of everything; what it acknowledged is on its disk");
+        }
         tracing::info!("stopped");
     }
 

@@ -135,21 +135,30 @@ mod tests {
     }
 
     impl Bench {
+        /// Shard 0 belongs to node-a, shard 1 to node-b, and each has a workflow with two rows.
         fn new() -> Self {
-            let mut bench = Self { machine: Machine::default(), archive: MemoryArchive::default(), index: 1, at: 1 };
-            let member = Member {
-                id: 1,
-                name: name(),
+            let mut bench = Self { machine: Machine::default(), archive: MemoryArchive::default(), index: 0, at: 1 };
+            bench.members(&["node-a", "node-b"]);
+            bench.apply(Command::Create { shard_count: 2 });
+            for (shard, node) in [(0, "node-a"), (1, "node-b")] {
+                bench.apply(Command::Boot { node: name(node), boot: boot(node) });
+                bench.apply(Command::Assign { owners: vec![(ShardId(shard), name(node))] });
+                bench.stage(ShardId(shard), 2);
+            }
+            bench
+        }
+
+        fn members(&mut self, names: &[&str]) {
+            let member = |(id, text): (u64, &&str)| Member {
+                id,
+                name: name(text),
                 peer_addr: String::new(),
                 http_addr: String::new(),
                 liveness: Liveness::Up,
             };
-            bench.machine.apply_members(1, &[member], &bench.archive).unwrap();
-            bench.apply(Command::Create { shard_count: 1 });
-            bench.boot("first");
-            bench.apply(Command::Assign { owners: vec![(ShardId(0), name())] });
-            bench.stage(4);
-            bench
+            let members: Vec<Member> = (1..).zip(names).map(member).collect();
+            self.index += 1;
+            self.machine.apply_members(self.index, &members, &self.archive).unwrap();
         }
 
         fn apply(&mut self, command: Command) -> Reply {
@@ -159,11 +168,9 @@ mod tests {
             applied.replies.remove(0).unwrap()
         }
 
-        fn boot(&mut self, boot: &str) {
-            self.apply(Command::Boot { node: name(), boot: BootId::new(boot).unwrap() });
-        }
-
-        fn stage(&mut self, rows: u64) {
+        fn stage(&mut self, shard: ShardId, rows: u64) {
+            let mut ids = (0..).map(|number| WorkflowId::new(format!("w-{number}")).unwrap());
+            let workflow = ids.find(|id| ShardId::of(id, 2) == shard).unwrap();
             let mut events = vec![NewEvent::started(WorkflowType::new("t").unwrap())];
             for ordinal in 1..=rows {
                 events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
@@ -178,7 +185,6 @@ mod tests {
                 visible_after: Millis(0),
                 retry: RetryPolicy::default(),
             };
-            let workflow = WorkflowId::new("w").unwrap();
             let rows = (1..=rows).map(row).collect();
             self.apply(Command::Commit(Commit { workflow, expected_seq: 0, events, rows, settle: Vec::new() }));
         }
@@ -194,29 +200,45 @@ mod tests {
         }
     }
 
-    fn name() -> NodeName {
-        NodeName::new("node-a").unwrap()
+    fn name(text: &str) -> NodeName {
+        NodeName::new(text).unwrap()
     }
 
-    fn node_holder(boot: &str) -> NewHolder {
-        NewHolder::Node { node: name(), boot: BootId::new(boot).unwrap() }
+    fn boot(node: &str) -> BootId {
+        BootId::new(format!("boot of {node}")).unwrap()
+    }
+
+    fn held_by(node: &str) -> NewHolder {
+        NewHolder::Node { node: name(node), boot: boot(node) }
     }
 
     #[test]
     fn rows_of_the_living_are_left_alone_however_old() {
         let mut bench = Bench::new();
-        bench.claim(2, node_holder("first"));
+        bench.claim(1, held_by("node-a"));
         let claimant = Claimant::new("worker").unwrap();
-        bench.claim(1, NewHolder::Lease { claimant, lease_ms: 1_000_000 });
+        bench.claim(10, NewHolder::Lease { claimant, lease_ms: 1_000_000 });
+        assert_eq!(plan(&bench.machine, 1), None);
         bench.at = 500_000;
         bench.apply(Command::Tick);
         assert_eq!(plan(&bench.machine, 30_000), None);
     }
 
     #[test]
-    fn nothing_is_planned_before_claims_can_be_old() {
-        let bench = Bench::new();
+    fn rows_of_a_node_that_is_no_member_any_more_are_put_right_and_no_others() {
+        let mut bench = Bench::new();
+        bench.claim(10, held_by("node-b"));
+        bench.at = 20_000;
+        bench.claim(10, held_by("node-a"));
+        bench.members(&["node-b"]);
+        assert_eq!(plan(&bench.machine, 30_000), None, "they are not old enough");
+        bench.at = 90_000;
+        bench.apply(Command::Tick);
+        let command = plan(&bench.machine, 30_000).unwrap();
+        let Reply::Reconciled { rearmed, settled, unknown } = bench.apply(command) else { panic!() };
+        assert!(settled.is_empty() && unknown.is_empty());
+        assert_eq!(rearmed.len(), 2);
+        assert!(rearmed.iter().all(|key| bench.machine.shard_of(&key.workflow) == ShardId(0)), "{rearmed:?}");
         assert_eq!(plan(&bench.machine, 30_000), None);
-        assert_eq!(plan(&bench.machine, 1), None);
     }
 }

@@ -19,7 +19,7 @@ enum ConfigCommand {
     /// Prints a configuration file with every key, its meaning and its default.
     Example,
     /// Checks a configuration as `serve` would, and changes nothing.
-    Check(Settings),
+    Check(Box<Settings>),
 }
 
 pub fn run(args: &ConfigArgs) -> anyhow::Result<()> {

@@ -86,7 +86,7 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
             name.to_string(),
             view.member.id.to_string(),
             state(view).to_owned(),
-            if leads { "leader" } else { "follower" }.to_owned(),
+            role(view, leads).to_owned(),
             owned.get(name).copied().unwrap_or(0).to_string(),
             link(view),
             view.member.peer_addr.clone(),
@@ -98,6 +98,14 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
         }
     }
     table
+}
+
+fn role(view: &MemberView, leads: bool) -> &'static str {
+    match view.member.liveness {
+        _ if leads => "leader",
+        Liveness::Up => "follower",
+        _ => "-",
+    }
 }
 
 fn link(view: &MemberView) -> String {

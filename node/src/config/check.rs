@@ -1,5 +1,7 @@
 //! Refuses configurations that cannot work, before a port is bound or a file is made.
 
+use std::net::SocketAddr;
+
 use holdfast_machine::NodeName;
 use holdfast_machine::limits::SHARDS_MAX;
 
@@ -14,6 +16,20 @@ pub struct Identity {
     pub id: u64,
     /// All members, this one among them: id, name, and peer address (`host:port`).
     pub members: Vec<(u64, NodeName, String)>,
+}
+
+impl Identity {
+    /// Says so when the other nodes are told another port than the one that this node listens on. That is right
+    /// behind a port mapping, and a slip otherwise.
+    pub(crate) fn warn_of_another_port(&self, listens: SocketAddr) {
+        let own = self.members.iter().find(|(id, ..)| *id == self.id);
+        let Some((_, name, addr)) = own else { return };
+        if addr.rsplit_once(':').is_some_and(|(_, port)| port != listens.port().to_string()) {
+            tracing::warn!(%name, members = %addr, peer_listen = %listens,
+                "`members` gives this node another port than `peer_listen`; its peers will not find it there unless \
+                 the port is mapped");
+        }
+    }
 }
 
 impl Config {

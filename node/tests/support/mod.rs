@@ -70,7 +70,10 @@ impl Cluster {
         for number in 0..count {
             within("a node is ready", cluster.node(number).ready()).await;
         }
-        until("every shard has an owner", || (cluster.shards(0).len() == SHARDS as usize).then_some(())).await;
+        until("every node knows every shard's owner", || {
+            (0..count).all(|number| cluster.shards(number).len() == SHARDS as usize).then_some(())
+        })
+        .await;
         cluster
     }
 
