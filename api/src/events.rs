@@ -96,6 +96,8 @@ impl Follower {
     }
 
     fn lagged(&mut self) {
+        // What is still kept is in the picture; left there, it would overrun again at the next event.
+        while self.subscription.try_next().is_some() {}
         self.ready.push_back(EventMessage::Lagged { after: self.last });
         self.snapshot();
     }

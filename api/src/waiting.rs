@@ -26,6 +26,10 @@ use crate::store::Shared;
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 
 type Pool = (Namespace, TaskQueue);
+/// Rows in the order of claims, with the times from which they are due.
+type Rows<'a> = Box<dyn Iterator<Item = (Millis, &'a DispatchKey)> + 'a>;
+/// What is left of the rows that seats with the same wish draw from.
+type Deck<'a> = Peekable<Rows<'a>>;
 
 /// What a claim is after.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,14 +213,14 @@ impl Line {
     /// due that somebody who got less than the limit could take.
     fn deal(&mut self, machine: &Machine, now: Millis) -> Option<Millis> {
         let wants: Vec<Arc<Want>> = self.seats.values().map(|place| Arc::clone(&place.want)).collect();
-        let mut decks: Vec<(&Want, Peekable<Box<dyn Iterator<Item = (Millis, &DispatchKey)> + '_>>)> = Vec::new();
+        let mut decks: Vec<(&Want, Deck<'_>)> = Vec::new();
         let mut dealt: BTreeSet<&DispatchKey> = BTreeSet::new();
         let mut next_due = None;
         for (place, want) in self.seats.values_mut().zip(&wants) {
             // Seats with the same wish draw from one deck, so that no row is looked at twice for them.
             let known = decks.iter().position(|(other, _)| other.is_like(want));
             let number = known.unwrap_or_else(|| {
-                let rows: Box<dyn Iterator<Item = (Millis, &DispatchKey)>> = Box::new(want.rows(machine));
+                let rows: Rows<'_> = Box::new(want.rows(machine));
                 decks.push((want, rows.peekable()));
                 decks.len() - 1
             });
@@ -335,3 +339,6 @@ fn drain(first: Result<(u64, Effect), RecvError>, effects: &mut Receiver<(u64, E
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,70 +23,82 @@ async fn send(served: &Served, method: Method, path: &str, headers: &[(&str, &st
     request.send().await.unwrap()
 }
 
+/// Checks that an answer is this problem, whole and in the right form.
+async fn assert_problem(shown: &str, response: Response, status: u16, code: &str) {
+    assert_eq!(response.status().as_u16(), status, "{shown}");
+    assert_eq!(response.headers()["content-type"], Problem::CONTENT_TYPE, "{shown}");
+    let problem: Problem = response.json().await.unwrap();
+    assert_eq!((problem.code.as_str(), problem.status), (code, status), "{shown}: {problem:?}");
+    assert_eq!(problem.kind, format!("urn:holdfast:error:{code}"));
+    assert!(!problem.detail.is_empty(), "{shown}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn every_error_is_a_problem_document() {
+async fn a_read_that_makes_no_sense_gets_a_problem() {
     let served = serve().await;
-    let (get, post) = (Method::GET, Method::POST);
-    let json = [("content-type", JSON)];
-    let append = "/v1/workflows/w/append";
     let long = format!("/v1/workflows/{}", "x".repeat(256));
-    let cases: Vec<(Method, &str, Vec<(&str, &str)>, &str, u16, &str)> = vec![
-        (get.clone(), "/nowhere", vec![], "", 404, "not_found"),
-        (get.clone(), "/v1/nowhere", vec![], "", 404, "not_found"),
-        (get.clone(), "/v1/workflows/", vec![], "", 404, "not_found"),
-        (get.clone(), append, vec![], "", 405, "method_not_allowed"),
-        (Method::DELETE, "/v1/workflows/w", vec![], "", 405, "method_not_allowed"),
-        (get.clone(), &long, vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/%00", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/%ff", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/w?consistency=maybe", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/w?consistent=stale", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/w/history?limit=0", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/workflows/w/history?limit=1001", vec![], "", 413, "limit_exceeded"),
-        (get.clone(), "/v1/workflows/w/history?limit=4294967296", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/outbox/rows/no-ordinal", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/outbox/rows/w:1", vec![], "", 404, "row_not_found"),
-        (get.clone(), "/v1/events?from=soon", vec![], "", 400, "invalid_argument"),
-        (get.clone(), "/v1/events", vec![("last-event-id", "soon")], "", 400, "invalid_argument"),
-        (post.clone(), append, vec![], "{}", 415, "unsupported_media_type"),
-        (post.clone(), append, vec![("content-type", "text/plain")], "{}", 415, "unsupported_media_type"),
-        (post.clone(), append, json.to_vec(), "", 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), "{", 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), "[]", 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0}"#, 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), r#"{"expected_seq":-1,"events":[]}"#, 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0,"events":[],"x":1}"#, 400, "invalid_argument"),
-        (post.clone(), append, json.to_vec(), r#"{"expected_seq":0,"events":[]}"#, 400, "invalid_argument"),
-        (post.clone(), append, vec![("content-type", JSON), ("holdfast-fence", "x")], "{}", 400, "invalid_argument"),
-        (post.clone(), append, vec![("content-type", JSON), ("idempotency-key", "")], "{}", 400, "invalid_argument"),
-        (post.clone(), "/v1/shards/x/transfer", json.to_vec(), "{}", 400, "invalid_argument"),
-        (
-            post.clone(),
-            "/v1/shards/99/transfer",
-            json.to_vec(),
-            r#"{"to":"node-1","expected_epoch":1}"#,
-            404,
-            "no_such_shard",
-        ),
-        (
-            post.clone(),
-            "/v1/shards/0/transfer",
-            json.to_vec(),
-            r#"{"to":"nobody","expected_epoch":1}"#,
-            409,
-            "node_state",
-        ),
-    ];
-    for (method, path, headers, body, status, code) in cases {
-        let response = send(&served, method.clone(), path, &headers, body).await;
-        let shown = format!("{method} {path} {headers:?} {body}");
-        assert_eq!(response.status().as_u16(), status, "{shown}");
-        assert_eq!(response.headers()["content-type"], Problem::CONTENT_TYPE, "{shown}");
-        let problem: Problem = response.json().await.unwrap();
-        assert_eq!((problem.code.as_str(), problem.status), (code, status), "{shown}: {problem:?}");
-        assert_eq!(problem.kind, format!("urn:holdfast:error:{code}"));
-        assert!(!problem.detail.is_empty(), "{shown}");
+    for (path, status, code) in [
+        ("/nowhere", 404, "not_found"),
+        ("/v1/nowhere", 404, "not_found"),
+        ("/v1/workflows/", 404, "not_found"),
+        ("/v1/workflows/w/append", 405, "method_not_allowed"),
+        (&long, 400, "invalid_argument"),
+        ("/v1/workflows/%00", 400, "invalid_argument"),
+        ("/v1/workflows/%ff", 400, "invalid_argument"),
+        ("/v1/workflows/w?consistency=maybe", 400, "invalid_argument"),
+        ("/v1/workflows/w?consistent=stale", 400, "invalid_argument"),
+        ("/v1/workflows/w/history?limit=0", 400, "invalid_argument"),
+        ("/v1/workflows/w/history?limit=1001", 413, "limit_exceeded"),
+        ("/v1/workflows/w/history?limit=4294967296", 400, "invalid_argument"),
+        ("/v1/outbox/rows/no-ordinal", 400, "invalid_argument"),
+        ("/v1/outbox/rows/w:1", 404, "row_not_found"),
+        ("/v1/outbox/stale", 400, "invalid_argument"),
+        ("/v1/events?from=soon", 400, "invalid_argument"),
+    ] {
+        let response = send(&served, Method::GET, path, &[], "").await;
+        assert_problem(path, response, status, code).await;
     }
+    let deleted = send(&served, Method::DELETE, "/v1/workflows/w", &[], "").await;
+    assert_problem("DELETE", deleted, 405, "method_not_allowed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_makes_no_sense_gets_a_problem() {
+    let served = serve().await;
+    let append = "/v1/workflows/w/append";
+    for (path, body, status, code) in [
+        (append, "", 400, "invalid_argument"),
+        (append, "{", 400, "invalid_argument"),
+        (append, "[]", 400, "invalid_argument"),
+        (append, "\u{fffd}", 400, "invalid_argument"),
+        (append, r#"{"expected_seq":0}"#, 400, "invalid_argument"),
+        (append, r#"{"expected_seq":-1,"events":[]}"#, 400, "invalid_argument"),
+        (append, r#"{"expected_seq":0,"events":[],"x":1}"#, 400, "invalid_argument"),
+        (append, r#"{"expected_seq":0,"events":[]}"#, 400, "invalid_argument"),
+        ("/v1/shards/x/transfer", "{}", 400, "invalid_argument"),
+        ("/v1/shards/99/transfer", r#"{"to":"node-1","expected_epoch":1}"#, 404, "no_such_shard"),
+        ("/v1/shards/0/transfer", r#"{"to":"nobody","expected_epoch":1}"#, 409, "node_state"),
+    ] {
+        let response = send(&served, Method::POST, path, &[("content-type", JSON)], body).await;
+        assert_problem(&format!("{path} {body}"), response, status, code).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_make_no_sense_get_a_problem() {
+    let served = serve().await;
+    let append = "/v1/workflows/w/append";
+    for (header, status, code) in [
+        (("content-type", "text/plain"), 415, "unsupported_media_type"),
+        (("accept", JSON), 415, "unsupported_media_type"),
+        (("holdfast-fence", "x"), 400, "invalid_argument"),
+        (("idempotency-key", ""), 400, "invalid_argument"),
+    ] {
+        let response = send(&served, Method::POST, append, &[header], "{}").await;
+        assert_problem(header.0, response, status, code).await;
+    }
+    let resumed = send(&served, Method::GET, "/v1/events", &[("last-event-id", "soon")], "").await;
+    assert_problem("last-event-id", resumed, 400, "invalid_argument").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

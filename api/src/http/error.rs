@@ -17,11 +17,11 @@ const RETRY_AFTER_SECONDS: &str = "1";
 
 /// An error answer.
 #[derive(Debug)]
-pub(crate) struct ApiError(Problem);
+pub(crate) struct ApiError(Box<Problem>);
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
-        Self(Problem::new(status.as_u16(), code, detail))
+        Self(Box::new(Problem::new(status.as_u16(), code, detail)))
     }
 
     /// Something in the request makes no sense.
@@ -35,10 +35,10 @@ impl From<StoreError> for ApiError {
         if error.status() == 500 {
             tracing::error!(%error, "a call failed inside the node");
         }
-        Self(match &error {
+        Self(Box::new(match &error {
             StoreError::Reject(reject) => Problem::of_reject(error.status(), reject),
             _ => Problem::new(error.status(), error.code(), error.to_string()),
-        })
+        }))
     }
 }
 
@@ -46,8 +46,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         // Every status here comes from a constant.
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let content_type = HeaderValue::from_static(Problem::CONTENT_TYPE);
-        let mut response = (status, [(CONTENT_TYPE, content_type)], Json(self.0)).into_response();
+        let mut response = (status, Json(self.0)).into_response();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));

@@ -1,0 +1,169 @@
+//! What goes over the wire, to the letter. A change here is a change for every user of the HTTP interface.
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Debug;
+
+use holdfast_client::wire::*;
+use holdfast_machine::{
+    ClaimToken, ClusterEvent, Commit, Epoch, EventKind, Evidence, Fence, Millis, NewEvent, NewRow, NodeName, Payload,
+    RetryPolicy, Returned, RowStatus, Scope, ShardId, WorkflowId, WorkflowType,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Holds a value and its text together, in both directions.
+fn shape<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, text: &str) {
+    assert_eq!(serde_json::to_string(&value).unwrap(), text);
+    assert_eq!(serde_json::from_str::<T>(text).unwrap(), value);
+}
+
+fn node() -> NodeName {
+    NodeName::new("node-a").unwrap()
+}
+
+#[test]
+fn a_commit() {
+    let event = NewEvent::activity(EventKind::ActivityScheduled, 1).with(Payload::json(&[1, 2]).unwrap());
+    let row = NewRow {
+        ordinal: 1,
+        task_queue: Default::default(),
+        node: None,
+        activity_type: "charge".parse().unwrap(),
+        input: Payload::text("in"),
+        visible_after: Millis(5),
+        retry: RetryPolicy::default(),
+    };
+    let body = CommitBody { expected_seq: 3, events: vec![event], rows: vec![row], settle: vec![9] };
+    shape(
+        body.clone(),
+        concat!(
+            r#"{"expected_seq":3,"#,
+            r#""events":[{"kind":"ActivityScheduled","ordinal":1,"start":null,"#,
+            r#""payload":{"content_type":"application/json","json":[1,2]}}],"#,
+            r#""rows":[{"ordinal":1,"task_queue":"default","node":null,"activity_type":"charge","#,
+            r#""input":{"content_type":"text/plain","text":"in"},"visible_after":5,"#,
+            r#""retry":{"initial_ms":1000,"multiplier_percent":200,"maximum_ms":60000,"deliveries_max":10}}],"#,
+            r#""settle":[9]}"#,
+        ),
+    );
+    let workflow = WorkflowId::new("w").unwrap();
+    let Commit { expected_seq, settle, .. } = body.into_commit(workflow);
+    assert_eq!((expected_seq, settle), (3, vec![9]));
+}
+
+#[test]
+fn the_least_that_has_to_be_said() {
+    let body: CommitBody = serde_json::from_str(
+        r#"{"expected_seq":0,"events":[{"kind":"WorkflowStarted","start":{"workflow_type":"order"}}],
+            "rows":[{"ordinal":1,"activity_type":"charge"}]}"#,
+    )
+    .unwrap();
+    assert_eq!(body.events, [NewEvent::started(WorkflowType::new("order").unwrap())]);
+    assert_eq!((body.rows[0].retry.clone(), body.rows[0].input.clone()), Default::default());
+    let call: ClaimCall =
+        serde_json::from_str(r#"{"limit":1,"holder":{"lease":{"claimant":"me","lease_ms":5}}}"#).unwrap();
+    assert_eq!((call.scope, call.wait_ms, call.hold), (Scope::default(), 0, vec![]));
+}
+
+#[test]
+fn a_claim_and_what_it_brings() {
+    let holder = ClaimHolder::Lease { claimant: "me".parse().unwrap(), lease_ms: 30_000 };
+    let scope = Scope { activity_types: vec!["charge".parse().unwrap()], ..Scope::default() };
+    shape(
+        ClaimCall { scope, limit: 10, holder, hold: vec!["w".parse().unwrap()], wait_ms: 20_000 },
+        concat!(
+            r#"{"scope":{"namespace":"default","task_queue":"default","activity_types":["charge"],"node":null},"#,
+            r#""limit":10,"holder":{"lease":{"claimant":"me","lease_ms":30000}},"hold":["w"],"wait_ms":20000}"#,
+        ),
+    );
+    let delivery = Delivery {
+        key: "w:1".parse().unwrap(),
+        token: ClaimToken { index: 7, number: 1 },
+        deadline: Some(Millis(9)),
+        run_id: "run-1".parse().unwrap(),
+        namespace: Default::default(),
+        task_queue: Default::default(),
+        activity_type: "charge".parse().unwrap(),
+        attempt: 1,
+        deliveries: 0,
+        input: Payload::default(),
+    };
+    shape(
+        Deliveries { deliveries: vec![delivery] },
+        concat!(
+            r#"{"deliveries":[{"key":"w:1","token":"7-1","deadline":9,"run_id":"run-1","namespace":"default","#,
+            r#""task_queue":"default","activity_type":"charge","attempt":1,"deliveries":0,"input":null}]}"#,
+        ),
+    );
+}
+
+#[test]
+fn transitions() {
+    let token = Some(ClaimToken { index: 7, number: 1 });
+    shape(CompleteBody { token, result: Payload::default() }, r#"{"token":"7-1","result":null}"#);
+    shape(Completed { seq: Some(6) }, r#"{"seq":6}"#);
+    shape(Completed { seq: None }, r#"{"seq":null}"#);
+    shape(
+        FailBody { token: None, error: Payload::octets(vec![0]), retryable: true },
+        r#"{"token":null,"error":{"content_type":"application/octet-stream","base64":"AA=="},"retryable":true}"#,
+    );
+    let returned = Returned { status: RowStatus::Pending, deliveries: 1, visible_after: Millis(3), failed_seq: None };
+    shape(
+        ReturnedRow { returned: Some(returned) },
+        r#"{"returned":{"status":"pending","deliveries":1,"visible_after":3,"failed_seq":null}}"#,
+    );
+    shape(
+        HeartbeatBody { token: ClaimToken { index: 7, number: 1 }, lease_ms: 5, details: Payload::text("half") },
+        r#"{"token":"7-1","lease_ms":5,"details":{"content_type":"text/plain","text":"half"}}"#,
+    );
+}
+
+#[test]
+fn ownership() {
+    let fence = Some(Fence { owner: node(), epoch: Epoch(4) });
+    shape(
+        WorkflowView { id: "w".parse().unwrap(), shard: ShardId(2), fence, workflow: None },
+        r#"{"id":"w","shard":2,"fence":{"owner":"node-a","epoch":4},"workflow":null}"#,
+    );
+    shape(TransferBody { to: node(), expected_epoch: Epoch(4) }, r#"{"to":"node-a","expected_epoch":4}"#);
+    shape(
+        Adoption::AlreadyAdopted { held_by: node(), epoch: Epoch(5) },
+        r#"{"already_adopted":{"held_by":"node-a","epoch":5}}"#,
+    );
+}
+
+#[test]
+fn events() {
+    let id = EventId { index: 12, position: 0 };
+    let event = ClusterEvent::PeerDown { node: node(), evidence: Evidence::LinkClosed };
+    let topology =
+        Topology { index: 12, leader: Some(node()), term: 2, shard_count: 4, members: Vec::new(), shards: Vec::new() };
+    for (message, name, data) in [
+        (
+            EventMessage::Event { id: Some(id), event },
+            "event",
+            r#"{"id":"12-0","event":{"PeerDown":{"node":"node-a","evidence":"link_closed"}}}"#,
+        ),
+        (EventMessage::Lagged { after: Some(id) }, "lagged", r#"{"after":"12-0"}"#),
+        (
+            EventMessage::Snapshot(topology),
+            "snapshot",
+            r#"{"index":12,"leader":"node-a","term":2,"shard_count":4,"members":[],"shards":[]}"#,
+        ),
+    ] {
+        assert_eq!(message.clone().encode().unwrap(), (name, data.to_owned()));
+        assert_eq!(EventMessage::decode(name, data).unwrap(), Some(message));
+    }
+    assert_eq!(EventMessage::decode("of the future", "{}").unwrap(), None);
+}
+
+#[test]
+fn unknown_members_are_refused() {
+    for text in [
+        r#"{"expected_seq":0,"events":[],"expected_sequence":1}"#,
+        r#"{"expected_seq":0,"events":[{"kind":"X","ordnal":1}]}"#,
+    ] {
+        assert!(serde_json::from_str::<AppendBody>(text).is_err());
+        assert!(serde_json::from_str::<CommitBody>(text).is_err());
+    }
+}
