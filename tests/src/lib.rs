@@ -5,7 +5,7 @@
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `work`, `load`, `engine`: what an engine and its workers do;
-//! - `check`: what must be true whatever happened;
+//! - `check`: what must be true whatever happened; `disk`: whether anything was written;
 //! - `wait`: the only way in which a test waits.
 
 #![warn(missing_docs)]
@@ -13,6 +13,7 @@
 pub mod bare;
 pub mod check;
 pub mod cluster;
+pub mod disk;
 pub mod engine;
 pub mod links;
 pub mod load;

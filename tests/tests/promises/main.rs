@@ -5,7 +5,11 @@
 
 mod adoption;
 mod any_node;
+mod bad_starts;
+mod coming_and_going;
+mod durability;
 mod events;
+mod failover;
 mod histories;
 mod idempotency;
 mod log_time;

@@ -1,0 +1,94 @@
+//! Section 10: a node that was away catches up, also when the log it would need is gone; a node that stops in good
+//! order hands over first.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_client::Write;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::load::Load;
+use holdfast_tests::wait::{LONG, wait_until};
+use holdfast_tests::{check, work};
+
+/// More than one purge's worth of entries; see the setup of the story.
+const ENTRIES: u64 = 2_600;
+
+/// A number from a node's /metrics.
+async fn metric(cluster: &Cluster, node: usize, name: &str) -> Result<f64> {
+    let text = cluster.http().get(format!("{}/metrics", cluster.nodes[node].url)).send().await?.text().await?;
+    let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name} in:\n{text}"))?;
+    Ok(line.rsplit(' ').next().context("a value")?.parse()?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_for_long_gets_a_snapshot() -> Result<()> {
+    let cluster =
+        Setup::plain().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 400).set("HOLDFAST_RAFT_LOGS_KEPT", 50).start().await?;
+    let any = cluster.any()?;
+    let id = work::id("long")?;
+    work::open(&any, &id, 3, "work", "orders").await?;
+    let away = cluster.follower().await?;
+    cluster.nodes[away].kill()?;
+    cluster.committed_as(false, away, cluster.leader().await?).await?;
+    let left_at = cluster.view(cluster.leader().await?).await?.applied;
+
+    // One entry each, until the leader has thrown away what the node would need.
+    let leader = cluster.leader().await?;
+    let client = cluster.client(leader);
+    for head in 7..7 + ENTRIES {
+        client.append(&id, head, vec![work::note(&head.to_string())], Write::default()).await?;
+    }
+    wait_until("the leader has purged what the node misses", LONG, async || {
+        let purged = metric(&cluster, leader, "holdfast_log_purged_index").await?;
+        ensure!(purged > left_at as f64, "purged up to {purged}, away since {left_at}");
+        Ok(())
+    })
+    .await?;
+
+    // It comes back, gets a snapshot, and then has everything.
+    cluster.nodes[away].start()?;
+    cluster.whole().await?;
+    check::state::same_on_all(&[cluster.client(0).clone(), cluster.client(1).clone(), cluster.client(2).clone()]).await?;
+    let history = check::workflow(cluster.client(away), &id).await?;
+    ensure!(history.len() as u64 == 6 + ENTRIES + 1, "{} events", history.len());
+    ensure!(work::claim(cluster.client(away), "orders", 3, "a worker").await?.len() == 3, "rows");
+
+    // It is a full member: with another one gone it makes a quorum, and after a restart it still knows all.
+    cluster.nodes[away].kill()?;
+    cluster.nodes[away].start()?;
+    cluster.whole().await?;
+    cluster.nodes[leader].kill()?;
+    any.append(&id, 7 + ENTRIES, vec![work::note("with the one that was away")], Write::default()).await?;
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_good_order_hands_over_leadership_and_loses_no_call() -> Result<()> {
+    let cluster = Setup::plain().start().await?;
+    let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
+    let load = Load::start(&urls, 3)?;
+    for _ in 0..3 {
+        let leader = cluster.leader().await?;
+        let term = cluster.view(leader).await?.term;
+        let before = load.written();
+        wait_until("the load goes on", LONG, async || {
+            ensure!(load.written() > before + 20, "{} writes", load.written());
+            Ok(())
+        })
+        .await?;
+        let status = cluster.nodes[leader].stop(LONG).await?;
+        ensure!(status.success(), "{status}");
+        let words = cluster.nodes[leader].log_text();
+        ensure!(words.contains("leadership handed over"), "it did not hand over:\n{}", cluster.nodes[leader].last_words());
+
+        // One election, the handed-over one, made the new leader.
+        let next = cluster.leader().await?;
+        let now = cluster.view(next).await?.term;
+        ensure!(next != leader && now == term + 1, "term {term} became {now} under {next}");
+        cluster.nodes[leader].start()?;
+        cluster.whole().await?;
+    }
+    let ledger = load.stop().await?;
+    let tally = ledger.check(&cluster.any()?).await?;
+    println!("three stops in good order: {tally:?}");
+    ensure!(tally.unknown_found + tally.unknown_absent == 0, "calls were cut off: {tally:?}");
+    cluster.finish().await
+}

@@ -1,0 +1,115 @@
+//! Section 10: kill -9 of anything at any time loses nothing that was acknowledged; damage is noticed and never
+//! served. Cases 19 and 24.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use holdfast_client::Write;
+use holdfast_tests::cluster::Setup;
+use holdfast_tests::load::{Load, ROWS};
+use holdfast_tests::wait::{LONG, wait_until};
+use holdfast_tests::{check, disk, work};
+
+/// Acknowledged writes between two kills.
+const WRITES_BETWEEN_KILLS: u64 = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_ten_times() -> Result<()> {
+    let cluster = Setup::plain().alone().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 300).start().await?;
+    let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
+    let load = Load::start(&urls, 4)?;
+    for round in 0..10 {
+        let before = load.written();
+        wait_until("the load goes on", LONG, async || {
+            let written = load.written() - before;
+            ensure!(written >= WRITES_BETWEEN_KILLS, "{written} writes since the last kill");
+            Ok(())
+        })
+        .await?;
+        // In another order each time, so that each node is sometimes the first and sometimes the last.
+        let order = [round, round + 1, round + 2].map(|node| node % 3);
+        order.iter().try_for_each(|node| cluster.nodes[*node].kill())?;
+        order.iter().rev().try_for_each(|node| cluster.nodes[*node].start())?;
+    }
+    cluster.whole().await?;
+    let ledger = load.stop().await?;
+    let client = cluster.any()?;
+    let tally = ledger.check(&client).await?;
+    println!("ten kills of all three: {tally:?}");
+    ensure!(tally.written >= 10 * WRITES_BETWEEN_KILLS, "{tally:?}");
+
+    // The rest of the rows is done, and then each has one outcome.
+    wait_until("no row is left", LONG, async || {
+        let call = work::lease(holdfast_tests::load::QUEUE, 100, "the last worker", work::LONG_LEASE_MS)?;
+        for delivery in client.claim(call, Write::default()).await?.value {
+            work::complete(&client, &delivery, "at last").await?;
+        }
+        let rows = client.cluster().await?.value.rows;
+        ensure!(rows.pending + rows.claimed == 0, "{rows:?}");
+        Ok(())
+    })
+    .await?;
+    for id in ledger.workflows() {
+        let history = check::workflow(&client, &id).await?;
+        if !history.is_empty() {
+            check::outcomes::exactly_one(&id, &history, 1..=ROWS)?;
+        }
+    }
+    cluster.finish().await
+}
+
+/// The newest segment of a node's log, and how far it is written.
+fn segment(data: &Path) -> Result<(PathBuf, usize)> {
+    let mut segments: Vec<PathBuf> = disk::files(data)?.into_iter().filter(|path| is_segment(path)).collect();
+    segments.sort();
+    let last = segments.pop().with_context(|| format!("no segment in {}", data.display()))?;
+    let end = fs::read(&last)?.iter().rposition(|byte| *byte != 0).context("an empty segment")?;
+    Ok((last, end))
+}
+
+fn is_segment(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "log")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_byte_in_the_log_stops_the_node_with_a_sentence_and_the_others_go_on() -> Result<()> {
+    let cluster = Setup::plain().start().await?;
+    let any = cluster.any()?;
+    let id = work::id("order-1")?;
+    work::open(&any, &id, 0, "work", "default").await?;
+    for head in 1..=50 {
+        any.append(&id, head, vec![work::note(&format!("note {head}"))], Write::default()).await?;
+    }
+    let damaged = cluster.follower().await?;
+    let node = &cluster.nodes[damaged];
+    ensure!(node.stop(LONG).await?.success(), "a stop in good order");
+
+    let (file, end) = segment(&node.data())?;
+    let mut bytes = fs::read(&file)?;
+    bytes[end / 2] ^= 0x40;
+    fs::write(&file, &bytes)?;
+    let before = disk::picture(&node.data())?;
+
+    // It refuses to start, and says which file, what is wrong, and what to do.
+    let words_before = node.log_text().len();
+    node.start()?;
+    let status = node.ended(LONG).await?;
+    let words = node.log_text().split_off(words_before);
+    ensure!(status.code().is_some_and(|code| code != 0), "{status}");
+    let name = file.file_name().and_then(|name| name.to_str()).context("a name")?;
+    for wanted in [name, "damage", "peers"] {
+        ensure!(words.contains(wanted), "no word of {wanted:?} in:\n{words}");
+    }
+    ensure!(disk::picture(&node.data())? == before, "the damaged disk was written to");
+
+    // The others go on; the node is still in the quorum's count, and the rest is whole.
+    any.append(&id, 51, vec![work::note("without it")], Write::default()).await?;
+    let history = check::workflow(&any, &id).await?;
+    ensure!(history.len() == 52, "{} events", history.len());
+
+    // With the byte back, it is the node that it was.
+    bytes[end / 2] ^= 0x40;
+    fs::write(&file, &bytes)?;
+    cluster.finish().await
+}
