@@ -45,10 +45,13 @@ pub(crate) fn name(command: &Command) -> &'static str {
 pub(crate) fn refresh(store: &Store) {
     let view = store.cluster_now();
     let leads = view.leader.as_ref() == Some(&view.node);
+    let status = store.shared.raft.status();
     for (name, value) in [
         ("holdfast_log_last_index", view.last),
         ("holdfast_log_committed_index", view.committed),
         ("holdfast_log_applied_index", view.applied),
+        ("holdfast_log_purged_index", status.purged.unwrap_or(0)),
+        ("holdfast_snapshot_index", status.snapshot.unwrap_or(0)),
         ("holdfast_term", view.term),
         ("holdfast_leads", u64::from(leads)),
         ("holdfast_members", view.members.len() as u64),
