@@ -80,12 +80,15 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Opens the directory (made when missing) and removes what interrupted writes and older snapshots left.
+    /// Opens the directory (made when missing) and removes what interrupted writes left: half files, older snapshots.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, poison: Poison) -> Result<Snapshots, StorageError> {
         let opening = |error| StorageError::io("opening", dir, error);
         disk.create_dir(dir).map_err(opening)?;
-        for name in disk.list(dir).map_err(opening)? {
-            if name.ends_with(TEMPORARY_SUFFIX) {
+        let names = disk.list(dir).map_err(opening)?;
+        let newest = names.iter().rfind(|name| name.ends_with(SNAPSHOT_SUFFIX));
+        for name in &names {
+            let is_older = name.ends_with(SNAPSHOT_SUFFIX) && Some(name) != newest;
+            if is_older || name.ends_with(TEMPORARY_SUFFIX) {
                 disk.remove(&dir.join(name)).map_err(opening)?;
             }
         }

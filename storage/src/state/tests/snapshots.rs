@@ -59,6 +59,7 @@ fn a_snapshot_directory_has_a_whole_snapshot_wherever_the_power_goes() {
             let after = if seed == 0 { disk.kill() } else { disk.crash(seed) };
             let snapshots = open_on(&after).unwrap();
             let newest = snapshots.newest().unwrap().unwrap();
+            assert_eq!(after.list(dir).unwrap().len(), 1, "cut {cut}, seed {seed}: leftovers");
             newest.verify().unwrap_or_else(|error| panic!("cut {cut}, seed {seed}: {error}"));
             let at = newest.header.applied;
             assert!(at == id(59) || (written.is_err() && at == id(1)), "cut {cut}, seed {seed}: {at}");
