@@ -159,3 +159,51 @@ impl<'a> Apply<'a> {
         self.state.members.insert(node, state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::Command;
+    use crate::event::ClusterEvent;
+    use crate::id::{Millis, ShardId};
+    use crate::member::{Evidence, Liveness};
+    use crate::reply::Reply;
+    use crate::trial::{DOWN, Trial, id, member};
+
+    #[test]
+    fn log_time_never_goes_back() {
+        let mut trial = Trial::new();
+        let mut tick = |at| {
+            trial.at = at;
+            trial.ask(Command::Tick).unwrap()
+        };
+        assert_eq!(tick(5_000), Reply::Ticked { at: Millis(5_000) });
+        assert_eq!(tick(4_000), Reply::Ticked { at: Millis(5_000) });
+        assert_eq!(tick(5_001), Reply::Ticked { at: Millis(5_001) });
+    }
+
+    #[test]
+    fn a_refused_command_does_not_disturb_its_neighbours() {
+        let mut trial = Trial::new();
+        let adopt =
+            Command::Adopt { shard: ShardId(9), from: id("a"), by: id("b"), expected_epoch: Default::default() };
+        let replies = trial.apply(vec![Command::Tick.into(), adopt.into(), Command::Tick.into()]).replies;
+        assert_eq!(replies.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
+    fn a_death_is_told_once_whatever_its_evidence() {
+        let mut trial = Trial::new();
+        let with = |liveness| [member("a", liveness), member("b", Liveness::Up), member("c", Liveness::Up)];
+        let since = |trial: &Trial| trial.machine.member(&id("a")).unwrap().since;
+        trial.at = 2_000;
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(trial.members(&with(DOWN)), [ClusterEvent::PeerDown { node: id("a"), evidence: Evidence::Silent }]);
+        assert_eq!(since(&trial), Millis(2_000));
+        trial.at = 3_000;
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(trial.members(&with(Liveness::Down { evidence: Evidence::LinkClosed })), []);
+        assert_eq!(since(&trial), Millis(2_000));
+        assert_eq!(trial.members(&with(Liveness::Up)), [ClusterEvent::PeerUp { node: id("a") }]);
+        assert!(trial.machine.member(&id("a")).unwrap().serves(), "its boot is still on record");
+    }
+}

@@ -54,3 +54,21 @@ impl Archive for MemoryArchive {
         Ok(range.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_in_memory_does_as_it_promises() {
+        let mut archive = MemoryArchive::default();
+        let pair = |n: u8| (vec![n], vec![n]);
+        archive.commit((0..5).map(|n| (vec![n], Some(vec![n]))).collect());
+        archive.commit(Writes::from([(vec![3], None)]));
+        assert_eq!(archive.get(&[2]).unwrap(), Some(vec![2]));
+        assert_eq!(archive.get(&[3]).unwrap(), None);
+        assert_eq!(archive.scan(&[1], &[4], 9).unwrap(), [pair(1), pair(2)]);
+        assert_eq!(archive.scan(&[0], &[9], 2).unwrap(), [pair(0), pair(1)]);
+        assert_eq!(archive.scan(&[4], &[4], 9).unwrap(), []);
+    }
+}

@@ -234,3 +234,62 @@ impl Apply<'_> {
         row.claim.as_ref().is_some_and(|claim| claim.token == token && runs(claim.deadline))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::Command;
+    use crate::id::DispatchKey;
+    use crate::limits::LEASES_ENDED_PER_ENTRY_MAX;
+    use crate::outbox::RowStatus;
+    use crate::reject::Reject;
+    use crate::reply::Reply;
+    use crate::trial::{Trial, id};
+
+    #[test]
+    fn an_ended_lease_is_void_even_before_its_row_is_pending_again() {
+        let mut trial = Trial::new();
+        let rows = LEASES_ENDED_PER_ENTRY_MAX as u64 + 1;
+        trial.start("order-1", 0..rows);
+        let claims = trial.lease(u32::MAX, 10);
+        assert_eq!(claims.len() as u64, rows);
+        trial.at += 10;
+        let last = claims.last().unwrap();
+        // One entry ends so many leases and no more; the last one has ended all the same.
+        assert_eq!(trial.complete(&last.key, last.token), Err(Reject::ClaimLost { key: last.key.clone() }));
+        let status = |trial: &Trial| trial.row(&last.key.to_string()).unwrap().status;
+        assert_eq!(status(&trial), RowStatus::Claimed);
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(status(&trial), RowStatus::Pending);
+        assert_eq!(trial.machine.next_lease_end(), None);
+    }
+
+    #[test]
+    fn a_node_takes_rows_of_its_own_shards() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.start("held", [1]);
+        let keys = |claims: Vec<crate::Claimed>| claims.into_iter().map(|claim| claim.key).collect::<Vec<_>>();
+        assert_eq!(keys(trial.claim_by("c")), []);
+        assert_eq!(keys(trial.claim_by("b")), [id::<DispatchKey>("held:1")]);
+        assert_eq!(keys(trial.claim_by("a")), [id::<DispatchKey>("order-1:1")]);
+    }
+
+    #[test]
+    fn only_a_claimed_row_is_handed_back() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        let key: DispatchKey = id("order-1:1");
+        let retry = Command::Retry { key: key.clone(), token: None, delay_ms: 5 };
+        let refused = Err(Reject::RowNotClaimed { key: key.clone(), status: RowStatus::Pending });
+        assert_eq!(trial.ask(retry.clone()), refused);
+        let fail = Command::Fail { key, token: None, error: Default::default(), retryable: true };
+        assert_eq!(trial.ask(fail.clone()), refused);
+        trial.lease(1, 100);
+        assert!(matches!(trial.ask(retry), Ok(Reply::Returned(_))));
+        trial.at += 5;
+        trial.lease(1, 100);
+        assert!(matches!(trial.ask(fail), Ok(Reply::Returned(_))));
+        let row = trial.row("order-1:1").unwrap();
+        assert_eq!((row.deliveries, row.attempt), (2, 2), "only a failed attempt is another attempt");
+    }
+}

@@ -310,3 +310,66 @@ fn row_places(commit: &Commit, projection: &Projection) -> Result<Places, Reject
     }
     Ok(places)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::{Command, Commit};
+    use crate::event::Effect;
+    use crate::history::{EventKind, NewEvent};
+    use crate::outbox::RowStatus;
+    use crate::trial::{Trial, activities, id, started};
+
+    fn commit(expected_seq: u64, events: Vec<NewEvent>, rows: Vec<crate::NewRow>) -> Commit {
+        Commit { workflow: id("order-1"), expected_seq, events, rows, settle: Vec::new() }
+    }
+
+    #[test]
+    fn what_a_commit_causes_is_told_once() {
+        let mut trial = Trial::new();
+        let (mut events, rows) = activities(1..=4);
+        events.insert(0, started());
+        let effects = trial.apply(vec![Command::Commit(commit(0, events, rows)).into()]).effects;
+        let due = effects.iter().filter(|effect| matches!(effect, Effect::RowsDue { .. })).count();
+        let grew = effects.iter().filter(|effect| matches!(effect, Effect::HistoryGrew { head: 9, .. })).count();
+        assert_eq!((due, grew, effects.len()), (1, 1, 2), "{effects:?}");
+        let nothing = trial.apply(vec![Command::Commit(commit(9, Vec::new(), Vec::new())).into()]);
+        assert_eq!((nothing.replies[0].is_ok(), nothing.effects), (true, Vec::new()));
+    }
+
+    #[test]
+    fn rows_of_every_run_in_a_commit_find_their_place() {
+        let mut trial = Trial::new();
+        let ended = |kind| NewEvent::of(kind);
+        let mut events = vec![started()];
+        let mut rows = Vec::new();
+        let mut add = |ordinal: u64, then: Vec<NewEvent>| {
+            let (new_events, new_rows) = activities([ordinal]);
+            events.extend(new_events.into_iter().chain(then));
+            rows.extend(new_rows);
+        };
+        // 1: in a run that ends later; 2: between two runs; 3: in the run that stays open.
+        add(1, vec![ended(EventKind::WorkflowContinuedAsNew)]);
+        add(2, vec![started()]);
+        add(3, Vec::new());
+        trial.ask(Command::Commit(commit(0, events, rows))).unwrap();
+        let row = |ordinal: u64| trial.row(&format!("order-1:{ordinal}")).map(|row| (row.run, row.status)).unwrap();
+        assert_eq!(row(1), (1, RowStatus::Cancelled));
+        assert_eq!(row(2), (1, RowStatus::Cancelled));
+        assert_eq!(row(3), (2, RowStatus::Pending));
+        assert_eq!(trial.lease(9, 9).len(), 1);
+    }
+
+    #[test]
+    fn a_commit_that_changes_no_run_writes_none() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.append("order-1", NewEvent::of(EventKind::SignalReceived)).unwrap();
+        let applied = trial.machine.applied();
+        let events = vec![NewEvent::of(EventKind::SignalReceived)];
+        let entry =
+            crate::Entry { at: Default::default(), requests: vec![Command::Commit(commit(4, events, vec![])).into()] };
+        trial.machine.apply(applied + 1, entry, &trial.archive).unwrap();
+        let tables: Vec<u8> = trial.machine.take_writes().keys().map(|key| key[0]).collect();
+        assert_eq!(tables, *b"AEM", "the workflow, the event and the machine itself");
+    }
+}

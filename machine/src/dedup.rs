@@ -63,3 +63,41 @@ impl Apply<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Request;
+    use crate::trial::{Trial, id};
+
+    fn keyed(number: usize) -> Request {
+        Request { idempotency_key: Some(id(&format!("k{number}"))), fence: None, command: Command::Tick }
+    }
+
+    #[test]
+    fn replies_are_remembered_for_their_time_and_forgotten_in_portions() {
+        let mut trial = Trial::new();
+        let most = REPLIES_FORGOTTEN_PER_ENTRY_MAX;
+        trial.apply((0..=most).map(keyed).collect());
+        let known = |trial: &Trial| (0..=most).filter(|n| trial.machine.remembers(&id(&format!("k{n}")))).count();
+        trial.at += REPLY_REMEMBERED_MS;
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(known(&trial), most + 1, "not before its time");
+        trial.at += 1;
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(known(&trial), 1);
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!(known(&trial), 0);
+    }
+
+    #[test]
+    fn a_key_belongs_to_one_request() {
+        let mut trial = Trial::new();
+        let first = trial.apply(vec![keyed(1)]).replies;
+        trial.at += 5;
+        assert_eq!(trial.apply(vec![keyed(1)]).replies, first, "the first reply, with its time");
+        let other = Request { command: Command::Create { shard_count: 2 }, ..keyed(1) };
+        assert_eq!(trial.apply(vec![other]).replies, [Err(Reject::IdempotencyConflict)]);
+        assert_eq!(trial.apply(vec![keyed(1)]).replies, first, "a conflict does not take its place");
+    }
+}

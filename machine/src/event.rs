@@ -185,3 +185,15 @@ pub enum Effect {
     /// Members, their liveness or the directory changed.
     TopologyChanged,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_facts_are_told_from_local_ones() {
+        assert!(ClusterEvent::SnapshotTaken { index: 1 }.is_local());
+        assert!(ClusterEvent::LeaderChanged { leader: None, term: 1 }.is_local());
+        assert!(!ClusterEvent::PeerAdded { node: "a".parse().unwrap() }.is_local());
+    }
+}

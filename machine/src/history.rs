@@ -261,3 +261,27 @@ pub struct Run {
     /// Log time of its terminal event.
     pub closed_at: Option<Millis>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_their_names_in_both_encodings() {
+        for name in ["WorkflowStarted", "ActivityCancelled", "ChildWorkflowStarted", "my.own kind"] {
+            let kind = EventKind::from_name(name);
+            assert_eq!(kind.to_string(), name);
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("{name:?}"));
+            assert_eq!(postcard::from_bytes::<EventKind>(&postcard::to_stdvec(&kind).unwrap()).unwrap(), kind);
+        }
+        assert_eq!(EventKind::from_name("WorkflowStarted"), EventKind::WorkflowStarted);
+        assert_eq!(EventKind::from_name("workflowstarted"), EventKind::Other("workflowstarted".to_owned()));
+    }
+
+    #[test]
+    fn an_event_is_short_to_write() {
+        let event: NewEvent = serde_json::from_str(r#"{"kind":"SignalReceived"}"#).unwrap();
+        assert_eq!(event, NewEvent::of(EventKind::SignalReceived));
+        assert!(serde_json::from_str::<NewEvent>(r#"{"kind":"SignalReceived","seq":4}"#).is_err());
+    }
+}

@@ -147,3 +147,47 @@ pub(crate) fn decode<T: DeserializeOwned>(key: &[u8], stored: &[u8]) -> ArchiveR
         None => Err(damaged("empty value".to_owned())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_as_ids_and_numbers_do() {
+        let id = |text: &str| WorkflowId::new(text).unwrap();
+        let keys = [
+            event(&id("a"), 1),
+            event(&id("a"), 255),
+            event(&id("a"), 256),
+            event(&id("a"), u64::MAX),
+            event(&id("a "), 1),
+            event(&id("ab"), 1),
+            event(&id("b"), 1),
+        ];
+        assert!(keys.is_sorted());
+        let (from, to) = table(b'E');
+        assert!(keys.iter().all(|key| *key >= from && *key < to));
+    }
+
+    #[test]
+    fn keys_of_rows_and_ids_read_back() {
+        for text in ["w:0", "a:b:18446744073709551615", "\u{1F389}:256"] {
+            let row: DispatchKey = text.parse().unwrap();
+            assert_eq!(parse_live_row(&live_row(&row)).unwrap(), row);
+        }
+        assert_eq!(parse_id::<WorkflowId>(&open_workflow(&WorkflowId::new("w").unwrap())).unwrap().as_str(), "w");
+        assert!(parse_live_row(b"L").is_err());
+        assert!(parse_live_row(b"Lw\x01\0\0\0\0\0\0\0\0").is_err());
+        assert!(parse_id::<WorkflowId>(b"A").is_err());
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_says_where_it_is() {
+        let key = b"Lw".as_slice();
+        assert_eq!(decode::<u64>(key, &encode(&7u64)).unwrap(), 7);
+        for (stored, problem) in [(&[][..], "empty"), (&[9, 7][..], "version 9"), (&[STATE_VERSION][..], "key Lw")] {
+            let error = decode::<u64>(key, stored).unwrap_err().to_string();
+            assert!(error.contains("table L") && error.contains(problem), "{error}");
+        }
+    }
+}

@@ -46,6 +46,8 @@ mod reply;
 mod row_index;
 mod shard;
 mod state;
+#[cfg(test)]
+mod trial;
 mod validate;
 
 pub use apply::Applied;

@@ -149,3 +149,58 @@ impl Projection {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{id, started};
+
+    fn of(kinds: &[EventKind]) -> Result<Projection, Reject> {
+        let event = |kind: &EventKind| match kind {
+            EventKind::WorkflowStarted => started(),
+            kind => NewEvent::of(kind.clone()),
+        };
+        project(&id("w"), None, &kinds.iter().map(event).collect::<Vec<_>>(), Millis(7))
+    }
+
+    #[test]
+    fn the_last_lifecycle_event_decides() {
+        use EventKind::*;
+        let status = |kinds: &[EventKind]| of(kinds).map(|projection| projection.workflow.status).ok();
+        assert_eq!(status(&[WorkflowStarted]), Some(WorkflowStatus::Running));
+        assert_eq!(status(&[SignalReceived]), Some(WorkflowStatus::Running));
+        assert_eq!(status(&[WorkflowStarted, WorkflowPaused]), Some(WorkflowStatus::Paused));
+        assert_eq!(status(&[WorkflowStarted, WorkflowPaused, WorkflowResumed]), Some(WorkflowStatus::Running));
+        assert_eq!(status(&[WorkflowStarted, WorkflowTimedOut, SignalReceived]), Some(WorkflowStatus::TimedOut));
+        assert_eq!(status(&[WorkflowStarted, WorkflowFailed, WorkflowReopened]), Some(WorkflowStatus::Running));
+        assert_eq!(status(&[WorkflowStarted, WorkflowStarted]), None);
+        assert_eq!(status(&[WorkflowStarted, WorkflowFailed, WorkflowPaused]), None);
+        assert_eq!(status(&[WorkflowReopened]), None);
+        assert_eq!(status(&[]), None);
+    }
+
+    #[test]
+    fn runs_form_a_chain() {
+        use EventKind::*;
+        let projection = of(&[WorkflowStarted, WorkflowContinuedAsNew, WorkflowStarted, WorkflowCompleted]).unwrap();
+        let runs: Vec<_> = projection.runs.iter().map(|run| (run.number, run.started_seq, run.status)).collect();
+        assert_eq!(runs, [(1, 1, WorkflowStatus::ContinuedAsNew), (2, 3, WorkflowStatus::Completed)]);
+        assert_eq!(projection.runs[1].parent, Some(id("run-1")));
+        assert!(projection.closed && projection.runs.iter().all(|run| run.closed_at == Some(Millis(7))));
+    }
+
+    #[test]
+    fn reopening_takes_the_end_back() {
+        use EventKind::*;
+        let projection = of(&[WorkflowStarted, WorkflowFailed, WorkflowReopened]).unwrap();
+        assert_eq!((projection.workflow.run.number, projection.workflow.run.closed_at), (1, None));
+    }
+
+    #[test]
+    fn an_outcome_names_its_activity() {
+        let events = [started(), NewEvent::of(EventKind::ActivityCompleted)];
+        assert!(matches!(project(&id("w"), None, &events, Millis(0)), Err(Reject::InvalidArgument { .. })));
+        let start = NewEvent::of(EventKind::WorkflowStarted);
+        assert!(matches!(project(&id("w"), None, &[start], Millis(0)), Err(Reject::InvalidArgument { .. })));
+    }
+}

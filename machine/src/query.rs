@@ -156,3 +156,65 @@ impl Machine {
         self.index.next_lease_end()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::{Command, Entry};
+    use crate::history::{EventKind, NewEvent};
+    use crate::id::Millis;
+    use crate::trial::{Trial, id};
+
+    #[test]
+    fn a_history_is_read_in_pages_from_anywhere() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1, 2]);
+        trial.start("order-11", [1]);
+        let page = |from, limit| -> Vec<u64> {
+            let events = trial.machine.history(&trial.archive, &id("order-1"), from, limit).unwrap();
+            events.iter().map(|event| event.seq).collect()
+        };
+        assert_eq!(page(0, 9), [1, 2, 3, 4, 5]);
+        assert_eq!(page(4, 9), [4, 5]);
+        assert_eq!(page(2, 2), [2, 3]);
+        assert_eq!(page(6, 9), [0u64; 0]);
+        assert_eq!(page(u64::MAX, usize::MAX), [0u64; 0]);
+        assert_eq!(page(1, 0), [0u64; 0]);
+        assert!(trial.machine.history(&trial.archive, &id("nobody"), 0, 9).unwrap().is_empty());
+        assert!(trial.machine.runs(&trial.archive, &id("nobody"), 9).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_storage_has_yet_to_commit_is_seen() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        let commit = crate::Commit {
+            workflow: id("order-1"),
+            expected_seq: 3,
+            events: vec![NewEvent::of(EventKind::WorkflowCompleted)],
+            rows: Vec::new(),
+            settle: Vec::new(),
+        };
+        let entry = Entry { at: Millis(0), requests: vec![Command::Commit(commit).into()] };
+        trial.machine.apply(trial.machine.applied() + 1, entry, &trial.archive).unwrap();
+        let (machine, archive) = (&trial.machine, &trial.archive);
+        let seqs = |limit| machine.history(archive, &id("order-1"), 2, limit).unwrap().len();
+        assert_eq!((seqs(9), seqs(3), seqs(2)), (3, 3, 2));
+        assert!(machine.runs(archive, &id("order-1"), 9).unwrap()[0].closed_at.is_some());
+        assert!(machine.workflow(archive, &id("order-1")).unwrap().unwrap().status.is_terminal());
+        let pairs = |from: &[u8], to: &[u8]| machine.scan(archive, from, to, 9).unwrap().len();
+        assert_eq!((pairs(b"L", b"M"), pairs(b"O", b"P")), (0, 1), "the live row is gone, the finished one is there");
+    }
+
+    #[test]
+    fn claims_are_stale_by_their_age() {
+        let mut trial = Trial::new();
+        trial.at = 100;
+        trial.start("order-1", [1]);
+        trial.lease(1, 1_000);
+        let stale = |now, older| trial.machine.stale_rows(Millis(now), older, 9).len();
+        assert_eq!(stale(1_000, 0), 1);
+        assert_eq!(stale(1_010, 10), 1);
+        assert_eq!(stale(1_009, 10), 0);
+        assert_eq!(stale(1_009, u64::MAX), 0, "nothing is older than time itself");
+    }
+}

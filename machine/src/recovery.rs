@@ -163,3 +163,57 @@ impl Apply<'_> {
         stale.take(limit as usize).cloned().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::Command;
+    use crate::id::DispatchKey;
+    use crate::outbox::{Row, RowStatus};
+    use crate::reply::Reply;
+    use crate::trial::{Trial, id};
+
+    #[test]
+    fn nothing_is_rearmed_with_unknown_liveness() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.claim_by("a");
+        // A row without a history cannot come about by commands; if one does, it is left alone and told of.
+        let orphan: DispatchKey = id("order-2:1");
+        trial.force(|apply| {
+            let row = apply.row(&id("order-1:1")).unwrap().unwrap();
+            apply.put_row(&id("order-2:1"), row);
+        });
+        let reply = trial.ask(Command::Reconcile { older_than_ms: 0, limit: 9, excluded: Vec::new() });
+        let rearmed = vec![id("order-1:1")];
+        assert_eq!(reply, Ok(Reply::Reconciled { rearmed, settled: Vec::new(), unknown: vec![orphan] }));
+        assert_eq!(trial.row("order-2:1").unwrap().status, RowStatus::Claimed);
+    }
+
+    #[test]
+    fn a_stale_row_of_a_finished_workflow_is_cancelled() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.claim_by("a");
+        let row: Row = trial.row("order-1:1").unwrap();
+        trial.append("order-1", crate::NewEvent::of(crate::EventKind::WorkflowCompleted)).unwrap();
+        trial.force(|apply| apply.replace_row(&id("order-1:1"), row));
+        let reply = trial.ask(Command::Reconcile { older_than_ms: 0, limit: 9, excluded: Vec::new() });
+        let settled = vec![id("order-1:1")];
+        assert_eq!(reply, Ok(Reply::Reconciled { rearmed: Vec::new(), settled, unknown: Vec::new() }));
+    }
+
+    #[test]
+    fn a_dead_letter_that_is_rearmed_keeps_its_count() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        let key: DispatchKey = id("order-1:1");
+        let budget = crate::RetryPolicy::default().deliveries_max;
+        for _ in 0..budget {
+            trial.lease(1, 1_000);
+            trial.ask(Command::Retry { key: key.clone(), token: None, delay_ms: 0 }).unwrap();
+        }
+        assert_eq!(trial.row("order-1:1").map(|row| (row.status, row.deliveries)), Some((RowStatus::Failed, budget)));
+        trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
+        assert_eq!(trial.row("order-1:1").map(|row| (row.status, row.deliveries)), Some((RowStatus::Pending, budget)));
+    }
+}

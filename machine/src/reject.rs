@@ -138,3 +138,21 @@ impl Reject {
         Self::InvalidArgument { what: what.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_sentence_with_its_figures() {
+        let reject = Reject::SequenceConflict { workflow: "w".parse().unwrap(), expected: 3, found: 5 };
+        assert_eq!(
+            (reject.code(), reject.to_string().as_str()),
+            ("sequence_conflict", "the history of w ends at 5, not at 3")
+        );
+        let reject = Reject::NotOwner { shard: ShardId(1), owner: None, epoch: Epoch(0) };
+        assert_eq!(reject.to_string(), "shard 1 is owned by nobody under epoch 0");
+        let reject = Reject::LimitExceeded { what: "the size of result".into(), limit: 5, actual: 6 };
+        assert_eq!(reject.to_string(), "the size of result is 6; the limit is 5");
+    }
+}

@@ -201,3 +201,74 @@ impl LiveRows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ClaimToken;
+    use crate::outbox::{Holder, RowClaim, RowStatus};
+    use crate::trial::{Trial, id};
+
+    fn row() -> Row {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.row("order-1:1").unwrap()
+    }
+
+    fn owned(owner: &str) -> Standing {
+        Standing { owner: Some(id(owner)), held: false }
+    }
+
+    #[test]
+    fn lanes_are_merged_in_the_order_of_claims() {
+        let mut index = RowIndex::default();
+        let at = |at, row: &Row| Row { visible_after: Millis(at), ..row.clone() };
+        let row = row();
+        let mail = Row { activity_type: id("mail"), ..row.clone() };
+        let pinned = Row { node: Some(id("a")), ..row.clone() };
+        index.insert(&id("w:3"), &at(5, &row), owned("a"));
+        index.insert(&id("w:2"), &at(5, &mail), owned("b"));
+        index.insert(&id("w:1"), &at(6, &row), owned("b"));
+        index.insert(&id("w:4"), &at(4, &pinned), owned("a"));
+        index.insert(&id("w:5"), &at(1, &row), Standing { held: true, ..owned("a") });
+        let due = |scope: &Scope, owner: Option<&str>, now| -> Vec<u64> {
+            let owner = owner.map(id::<NodeName>);
+            index.due(scope, owner.as_ref(), Millis(now)).map(|key| key.ordinal).collect()
+        };
+        let any = Scope::default();
+        assert_eq!(due(&any, None, 9), [2, 3, 1]);
+        assert_eq!(due(&any, None, 5), [2, 3]);
+        assert_eq!(due(&any, Some("b"), 9), [2, 1]);
+        assert_eq!(due(&any, Some("c"), 9), [0u64; 0]);
+        assert_eq!(due(&Scope { node: Some(id("a")), ..any.clone() }, None, 9), [4, 2, 3, 1]);
+        assert_eq!(due(&Scope { activity_types: vec![id("mail")], ..any.clone() }, None, 9), [2]);
+        assert_eq!(due(&Scope { task_queue: id("other"), ..any.clone() }, None, 9), [0u64; 0]);
+        assert_eq!(index.next_due(&any), Some(Millis(5)));
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_and_leaves_nothing() {
+        let mut index = RowIndex::default();
+        let pending = row();
+        let claim = RowClaim {
+            token: ClaimToken { index: 1, number: 1 },
+            holder: Holder::Lease { claimant: id("bob") },
+            claimed_at: Millis(3),
+            deadline: Some(Millis(9)),
+        };
+        let claimed = Row { status: RowStatus::Claimed, claim: Some(claim), ..pending.clone() };
+        let key = id("w:1");
+        index.insert(&key, &pending, owned("a"));
+        index.remove(&key, &pending, Some(id("a")));
+        assert!(index.due.is_empty());
+        index.insert(&key, &claimed, owned("a"));
+        assert_eq!((index.claimed_count(), index.next_lease_end()), (1, Some(Millis(9))));
+        assert_eq!(index.ended_leases(Millis(8), 9), []);
+        assert_eq!(index.ended_leases(Millis(9), 9), std::slice::from_ref(&key));
+        assert_eq!(index.ended_leases(Millis(9), 0), []);
+        assert_eq!(index.claimed_until(Millis(2)).count(), 0);
+        assert_eq!(index.claimed_until(Millis(3)).count(), 1);
+        index.remove(&key, &claimed, Some(id("a")));
+        assert!(index.leases.is_empty() && index.claimed.is_empty());
+    }
+}

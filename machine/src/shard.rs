@@ -291,3 +291,72 @@ impl Apply<'_> {
 fn is_held_by(holder: &Holder, node: &NodeName) -> bool {
     matches!(holder, Holder::Node { node: holder, .. } if holder == node)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Request};
+    use crate::history::{EventKind, NewEvent};
+    use crate::outbox::RowStatus;
+    use crate::trial::{DOWN, Trial, id, member};
+
+    fn adopt(from: &str, by: &str, epoch: u64) -> Command {
+        Command::Adopt { shard: ShardId(0), from: id(from), by: id(by), expected_epoch: Epoch(epoch) }
+    }
+
+    #[test]
+    fn adoption_settles_rearms_and_leaves_alone_in_one_apply() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.claim_by("a");
+        trial.start("order-2", [1, 2]);
+        trial.lease(1, 60_000);
+        let live = trial.row("order-2:2").unwrap();
+        // A live row of a finished workflow cannot come about by commands; adoption settles it all the same.
+        trial.start("order-22", []);
+        trial.append("order-22", NewEvent::of(EventKind::WorkflowCompleted)).unwrap();
+        assert_eq!(trial.machine.shard_of(&id("order-22")), ShardId(0), "pick an id of shard 0");
+        trial.force(|apply| apply.put_row(&id("order-22:1"), live));
+        trial.members(&[member("a", DOWN), member("b", Liveness::Up), member("c", Liveness::Up)]);
+        let Ok(Reply::Adopted(moved)) = trial.ask(adopt("a", "c", 1)) else { panic!("not adopted") };
+        let expected = Moved {
+            shard: ShardId(0),
+            epoch: Epoch(2),
+            settled: vec![id("order-22:1")],
+            rearmed: vec![id("order-1:1")],
+        };
+        assert_eq!(moved, expected);
+        assert_eq!(trial.row("order-2:1").unwrap().status, RowStatus::Claimed, "the worker with a lease goes on");
+        assert_eq!(trial.claim_by("c").len(), 2, "what waits is the new owner's now");
+        let again = Ok(Reply::AlreadyAdopted { shard: ShardId(0), held_by: id("c"), epoch: Epoch(2) });
+        assert_eq!(trial.ask(adopt("a", "b", 1)), again);
+    }
+
+    #[test]
+    fn a_fence_is_the_owner_and_the_epoch() {
+        let mut trial = Trial::new();
+        let mut settle = |owner: &str, epoch| {
+            let fence = Some(Fence { owner: id(owner), epoch: Epoch(epoch) });
+            let command = Command::Settle { workflow: id("order-1") };
+            trial.apply(vec![Request { idempotency_key: None, fence, command }]).replies.remove(0)
+        };
+        let refused = Err(Reject::NotOwner { shard: ShardId(0), owner: Some(id("a")), epoch: Epoch(1) });
+        assert_eq!(settle("a", 1), Ok(Reply::Settled { keys: Vec::new() }));
+        assert_eq!(settle("b", 1), refused);
+        assert_eq!(settle("a", 0), refused);
+        assert_eq!(settle("a", 2), refused);
+    }
+
+    #[test]
+    fn a_boot_that_comes_after_a_later_one_is_refused() {
+        let mut trial = Trial::new();
+        let boot = |boot: &str| Command::Boot { node: id("a"), boot: id(boot) };
+        let booted = |epoch| Ok(Reply::Booted { shards: vec![(ShardId(0), Epoch(epoch))], rearmed: Vec::new() });
+        assert_eq!(trial.ask(boot("2")), booted(2));
+        assert_eq!(trial.ask(boot("2")), booted(2), "the same one again changes nothing");
+        assert!(matches!(trial.ask(boot("1")), Err(Reject::NodeState { .. })));
+        trial.machine = crate::Machine::load(&trial.archive).unwrap();
+        assert!(matches!(trial.ask(boot("1")), Err(Reject::NodeState { .. })), "after a restart too");
+        assert_eq!(trial.ask(boot("3")), booted(3));
+    }
+}

@@ -326,3 +326,60 @@ fn announce_due(effects: &mut Vec<Effect>, row: &Row) {
         effects.push(due);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Entry};
+    use crate::history::{EventKind, NewEvent};
+    use crate::trial::{Trial, id};
+
+    #[test]
+    fn a_loaded_machine_goes_on_as_if_nothing_had_been() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1, 2]);
+        trial.start("held", [1, 2]);
+        trial.lease(1, 50);
+        trial.claim_by("a");
+        trial.append("held", NewEvent::of(EventKind::WorkflowPaused)).unwrap();
+        let mut loaded = Machine::load(&trial.archive).unwrap();
+        let index = trial.machine.applied();
+        assert_eq!(
+            (loaded.state_hash(), loaded.applied(), loaded.now()),
+            (trial.machine.state_hash(), index, trial.machine.now())
+        );
+        for (step, at) in [1_049, 1_050, 2_000].into_iter().enumerate() {
+            let entry = Entry { at: Millis(at), requests: vec![Command::Tick.into()] };
+            for machine in [&mut trial.machine, &mut loaded] {
+                machine.apply(index + 1 + step as u64, entry.clone(), &trial.archive).unwrap();
+            }
+            assert_eq!(loaded.state_hash(), trial.machine.state_hash());
+            assert_eq!(loaded.row_counts(), trial.machine.row_counts());
+        }
+        assert_eq!(loaded.take_writes(), trial.machine.take_writes());
+    }
+
+    #[test]
+    fn the_hash_tells_states_apart() {
+        let hash = |commands: Vec<Command>, at| {
+            let mut machine = Machine::default();
+            let requests = commands.into_iter().map(Into::into).collect();
+            machine.apply(1, Entry { at: Millis(at), requests }, &crate::MemoryArchive::default()).unwrap();
+            machine.state_hash()
+        };
+        let create = |shard_count| vec![Command::Create { shard_count }];
+        let hashes = BTreeSet::from([hash(vec![], 1), hash(vec![], 2), hash(create(1), 1), hash(create(2), 1)]);
+        assert_eq!(hashes.len(), 4);
+        assert_eq!(hash(create(2), 1), hash(create(2), 1));
+    }
+
+    #[test]
+    fn due_rows_follow_the_owner_of_their_shard() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        let transfer = Command::Transfer { shard: ShardId(0), to: id("c"), expected_epoch: crate::Epoch(1) };
+        trial.ask(transfer).unwrap();
+        assert_eq!(trial.claim_by("a").len(), 0);
+        assert_eq!(trial.claim_by("c").len(), 1);
+    }
+}

@@ -111,3 +111,60 @@ fn at_most(what: &str, actual: u64, limit: u64) -> Result<(), Reject> {
     }
     Err(Reject::LimitExceeded { what: what.to_owned(), limit, actual })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{EventKind, NewEvent};
+    use crate::trial::{activities, id, new_row};
+
+    fn commit(events: Vec<NewEvent>, rows: Vec<NewRow>) -> Command {
+        Command::Commit(Commit { workflow: id("w"), expected_seq: 0, events, rows, settle: Vec::new() })
+    }
+
+    fn over(limit: u64, actual: u64, command: &Command) {
+        match Limits::default().check(command) {
+            Err(Reject::LimitExceeded { limit: l, actual: a, .. }) => assert_eq!((l, a), (limit, actual)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_batch_with_its_last_event_over_the_limit_is_refused() {
+        let most = 2 * 1024 * 1024;
+        let mut events = vec![NewEvent::of(EventKind::SignalReceived); 1_000];
+        assert_eq!(Limits::default().check(&commit(events.clone(), Vec::new())), Ok(()));
+        events[999].payload = Payload::octets(vec![0; most + 1]);
+        over(most as u64, most as u64 + 1, &commit(events.clone(), Vec::new()));
+        events[999].payload = Payload::octets(vec![0; most]);
+        assert_eq!(Limits::default().check(&commit(events.clone(), Vec::new())), Ok(()));
+        events.push(events[0].clone());
+        over(1_000, 1_001, &commit(events, Vec::new()));
+    }
+
+    #[test]
+    fn names_and_numbers_are_checked() {
+        let invalid = |command: Command| {
+            let refused = Limits::default().check(&command);
+            assert!(matches!(refused, Err(Reject::InvalidArgument { .. })), "{command:?}: {refused:?}");
+        };
+        invalid(commit(vec![NewEvent::of(EventKind::Other(String::new()))], Vec::new()));
+        invalid(commit(vec![NewEvent::of(EventKind::Other("a\nb".into()))], Vec::new()));
+        over(255, 256, &commit(vec![NewEvent::of(EventKind::Other("a".repeat(256)))], Vec::new()));
+        let mut row = new_row(1);
+        row.retry.deliveries_max = 0;
+        invalid(commit(activities([1]).0, vec![row]));
+        let claim = |limit, lease_ms| {
+            let holder = NewHolder::Lease { claimant: id("bob"), lease_ms };
+            Command::Claim(Claim { scope: Default::default(), limit, holder, hold: Vec::new() })
+        };
+        invalid(claim(0, 1));
+        invalid(claim(1, 0));
+        over(1_000, u64::from(u32::MAX), &claim(u32::MAX, 1));
+        over(86_400_000, 86_400_001, &claim(1, 86_400_001));
+        let heartbeat =
+            |lease_ms| Command::Heartbeat { key: id("w:1"), token: id("1-1"), lease_ms, details: Payload::default() };
+        invalid(heartbeat(0));
+        assert_eq!(Limits::default().check(&heartbeat(1)), Ok(()));
+    }
+}

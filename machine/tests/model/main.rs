@@ -291,7 +291,7 @@ const EXPECTED: [&str; 34] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 250, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_machine_does_what_the_contract_says(steps in ops::steps(40)) {
