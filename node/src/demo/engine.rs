@@ -31,7 +31,7 @@ use super::plan::{ActivityResult, Names, engine_work};
 use crate::{Node, ShardChange};
 
 /// How many rows are executed at a time.
-const CAPACITY: usize = 4;
+const CAPACITY: usize = 8;
 /// How long a claim waits for work before it asks again.
 const WAIT_MS: u64 = 10_000;
 /// Before a call is repeated that could not be answered.

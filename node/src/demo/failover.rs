@@ -9,6 +9,7 @@ use holdfast_machine::{ClusterEvent, DispatchKey, NodeName, ShardId};
 use tokio::time::sleep;
 
 use super::audit::Kill;
+use super::ledger::Execution;
 use super::report::AfterKill;
 use super::story::Demo;
 use super::watch::is_up;
@@ -47,9 +48,10 @@ struct Victim {
 #[derive(Debug, Default)]
 struct Steps {
     down: Option<Instant>,
-    elected: Option<Instant>,
-    adopted: BTreeMap<ShardId, Instant>,
-    redelivered: Option<Instant>,
+    elected: Option<(Instant, NodeName)>,
+    /// By shard: when, and by whom.
+    adopted: BTreeMap<ShardId, (Instant, NodeName)>,
+    redelivered: Option<(DispatchKey, Execution)>,
 }
 
 impl Demo {
@@ -81,8 +83,8 @@ impl Demo {
         Ok(Failover {
             adoptions: steps.adopted.len() as u64,
             to_down: after(steps.down)?,
-            to_adopted: after(steps.adopted.values().max().copied())?,
-            to_redelivered: after(steps.redelivered)?,
+            to_adopted: after(steps.last_adopted())?,
+            to_redelivered: after(steps.redelivered.map(|(_, execution)| execution.began))?,
             to_caught_up,
             kill,
         })
@@ -133,28 +135,25 @@ impl Demo {
     }
 
     fn steps(&self, victim: &Victim, kill: &Kill, killed_at: Instant) -> Steps {
-        let first = |pick: &dyn Fn(&ClusterEvent) -> Option<()>| {
-            self.watch.sighted(killed_at, pick).first().map(|(at, ())| *at)
-        };
         let down = |event: &ClusterEvent| match event {
             ClusterEvent::PeerDown { node, .. } if *node == victim.name => Some(()),
             _ => None,
         };
         let elected = |event: &ClusterEvent| match event {
-            ClusterEvent::LeaderChanged { leader: Some(leader), .. } if *leader != victim.name => Some(()),
+            ClusterEvent::LeaderChanged { leader: Some(leader), .. } if *leader != victim.name => Some(leader.clone()),
+            _ => None,
+        };
+        let adoption = |event: &ClusterEvent| match event {
+            ClusterEvent::ShardAdopted { shard, from, by, .. } if *from == victim.name => Some((*shard, by.clone())),
             _ => None,
         };
         let mut adopted = BTreeMap::new();
-        let adoption = |event: &ClusterEvent| match event {
-            ClusterEvent::ShardAdopted { shard, from, .. } if *from == victim.name => Some(*shard),
-            _ => None,
-        };
-        for (at, shard) in self.watch.sighted(killed_at, adoption) {
-            adopted.entry(shard).or_insert(at);
+        for (at, (shard, by)) in self.watch.sighted(killed_at, adoption) {
+            adopted.entry(shard).or_insert((at, by));
         }
         Steps {
-            down: first(&down),
-            elected: first(&elected),
+            down: self.watch.sighted(killed_at, down).first().map(|(at, ())| *at),
+            elected: self.watch.sighted(killed_at, elected).into_iter().next(),
             adopted,
             redelivered: self.ledger.first_again(&kill.held_by_engine, killed_at),
         }
@@ -165,18 +164,18 @@ impl Demo {
         let tell = |at: Instant, what: String| {
             self.screen.step(format!("  {:>6.0} ms  {what}", ms(at.duration_since(killed_at))));
         };
-        if let (None, Some(at), true) = (before.elected, now.elected, victim.leads) {
-            tell(at, "a new leader is elected".to_owned());
+        if let (None, Some((at, leader)), true) = (&before.elected, &now.elected, victim.leads) {
+            tell(*at, format!("{leader} is elected leader"));
         }
         if let (None, Some(at)) = (before.down, now.down) {
             tell(at, format!("{} is committed as down", victim.name));
         }
-        let (all, last) = (victim.shards.len(), now.adopted.values().max());
-        if let (true, Some(at)) = (now.adopted.len() > before.adopted.len(), last) {
-            tell(*at, format!("{} of {all} shards are adopted", now.adopted.len()));
+        if let (true, Some(at)) = (now.adopted.len() > before.adopted.len(), now.last_adopted()) {
+            let all = victim.shards.len();
+            tell(at, format!("{} of {all} shards are adopted: {}", now.adopted.len(), now.adopters()));
         }
-        if let (None, Some(at)) = (before.redelivered, now.redelivered) {
-            tell(at, "the first row of its engine is executed again".to_owned());
+        if let (None, Some((key, execution))) = (&before.redelivered, &now.redelivered) {
+            tell(execution.began, format!("{key} is executed again, by {}", execution.by));
         }
     }
 
@@ -232,6 +231,20 @@ impl Victim {
 }
 
 impl Steps {
+    fn last_adopted(&self) -> Option<Instant> {
+        self.adopted.values().map(|(at, _)| *at).max()
+    }
+
+    /// How many each survivor has adopted, in words.
+    fn adopters(&self) -> String {
+        let mut adopters = BTreeMap::<&NodeName, u32>::new();
+        for (_, by) in self.adopted.values() {
+            *adopters.entry(by).or_default() += 1;
+        }
+        let adopters: Vec<String> = adopters.iter().map(|(by, count)| format!("{count} by {by}")).collect();
+        adopters.join(", ")
+    }
+
     fn is_complete(&self, victim: &Victim) -> bool {
         let elected = self.elected.is_some() || !victim.leads;
         elected && self.down.is_some() && self.adopted.len() == victim.shards.len() && self.redelivered.is_some()

@@ -5,6 +5,7 @@
 //! counts executions where they happen, because a store cannot be asked how often it was wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -29,6 +30,15 @@ pub(crate) enum Executor {
     Engine(NodeName),
     /// A worker by number; it lives in a process of its own and outlives the node it is attached to.
     Worker(usize),
+}
+
+impl fmt::Display for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(node) => write!(f, "the engine of {node}"),
+            Self::Worker(number) => write!(f, "worker-{number}"),
+        }
+    }
 }
 
 /// How an execution ended, as far as its executor knows.
@@ -123,11 +133,13 @@ impl Ledger {
         rows
     }
 
-    /// When, after `since`, the first of these rows was executed again.
-    pub fn first_again(&self, rows: &[DispatchKey], since: Instant) -> Option<Instant> {
+    /// The first of these rows that was executed again after `since`.
+    pub fn first_again(&self, rows: &[DispatchKey], since: Instant) -> Option<(DispatchKey, Execution)> {
         let books = self.books();
-        let again = rows.iter().filter_map(|key| books.executions.get(key)).flatten();
-        again.map(|execution| execution.began).filter(|began| *began > since).min()
+        let executions = rows.iter().filter_map(|key| Some((key, books.executions.get(key)?)));
+        let again = executions.flat_map(|(key, executions)| executions.iter().map(move |execution| (key, execution)));
+        let first = again.filter(|(_, execution)| execution.began > since).min_by_key(|(_, execution)| execution.began);
+        first.map(|(key, execution)| (key.clone(), execution.clone()))
     }
 
     /// Everything at once, for the audit.
@@ -166,9 +178,10 @@ mod tests {
         let killed_at = Instant::now();
         assert_eq!(ledger.killed(&a), [row(2)]);
         assert_eq!(ledger.killed(&a), []);
-        assert_eq!(ledger.first_again(&[row(2)], killed_at), None);
+        assert!(ledger.first_again(&[row(2)], killed_at).is_none());
         ledger.enter(&b, Line::Began { key: row(2), token: token(5) });
-        assert!(ledger.first_again(&[row(2)], killed_at).is_some());
+        let (again, execution) = ledger.first_again(&[row(1), row(2)], killed_at).unwrap();
+        assert_eq!((again, execution.by), (row(2), Executor::Engine(b.clone())));
         assert_eq!(ledger.in_hand(|by| *by == Executor::Engine(b.clone())), [row(2), row(3)]);
     }
 }

@@ -13,8 +13,9 @@ use super::audit::{Evidence, Histories, Kill};
 use super::report::Report;
 use super::story::Demo;
 
-/// How long the rest of the work may take.
+/// How long the rest of the work may take, whatever there is, and on top of that for each activity.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+const FOR_EACH_ACTIVITY: Duration = Duration::from_millis(40);
 /// How long the nodes may take to come to one applied index.
 const LEVEL_WITHIN: Duration = Duration::from_secs(10);
 /// Histories read at a time.
@@ -28,8 +29,9 @@ impl Demo {
     /// # Errors
     /// When they do not end in time.
     pub async fn drain(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + DRAINED_WITHIN;
         let (mut open, _) = self.ledger.close();
+        let activities = u32::try_from(open.len() as u64 * self.activities)?;
+        let deadline = Instant::now() + DRAINED_WITHIN + FOR_EACH_ACTIVITY * activities;
         while let Some(workflow) = open.first().cloned() {
             let view = self.client.workflow(&workflow, ReadMode::Stale).await?.value;
             if view.workflow.is_some_and(|workflow| workflow.status.is_terminal()) {

@@ -30,6 +30,11 @@ impl Screen {
         Self { live, colours, to_stderr: json }
     }
 
+    /// True if there is a terminal to draw pictures on.
+    pub fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
     /// A line that stays.
     pub fn step(&self, line: impl AsRef<str>) {
         let line = line.as_ref();

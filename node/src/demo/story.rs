@@ -26,10 +26,10 @@ const FORMED_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
     /// How many workflows are staged, half of them before each kill.
-    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u64).range(12..=5_000))]
+    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u64).range(12..=1_000))]
     workflows: u64,
     /// How many activities each has, one half for the engines, the other for the workers.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(4..=200))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(4..=100))]
     activities: u64,
     /// Keep the folder with the nodes' configuration, data and logs.
     #[arg(long)]
@@ -144,7 +144,9 @@ impl Demo {
             nodes.start(position)?;
         }
         let mut watch = Watch::start(names_of_nodes.clone(), &urls)?;
-        watch.draw(Arc::clone(&screen), ledger.clone(), args.activities);
+        if screen.is_live() {
+            watch.draw(Arc::clone(&screen), ledger.clone(), args.activities);
+        }
         let client = Client::new(&urls)?;
         let workers = Workers::start(&urls, &names, &ledger)?;
         let activities = args.activities;

@@ -39,13 +39,13 @@ impl Workers {
     /// When a URL cannot be used.
     pub fn start(urls: &[String], names: &Names, ledger: &Ledger) -> anyhow::Result<Self> {
         let mut workers = JoinSet::new();
-        for number in 0..WORKERS {
+        for number in 1..=WORKERS {
             // Its own node comes first; the others are where it moves on to.
             let mut nodes = urls.to_vec();
             nodes.rotate_left(number % urls.len());
             let worker = Worker {
                 number,
-                name: format!("worker-{}", number + 1),
+                name: format!("worker-{number}"),
                 client: Client::new(nodes)?,
                 names: names.clone(),
                 ledger: ledger.clone(),
