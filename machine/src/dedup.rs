@@ -1,7 +1,7 @@
 //! Remembered replies: a retry under the same idempotency key gets the first reply and changes nothing.
 //!
 //! The replies are on disk; memory holds only their keys and times. They are forgotten after
-//! [`REPLY_REMEMBERED_MS`] of log time, oldest first.
+//! [`REPLY_REMEMBERED_MS`] of log time, or when there are more than [`REPLIES_REMEMBERED_MAX`], oldest first.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -10,7 +10,7 @@ use crate::archive::ArchiveResult;
 use crate::command::{Command, Fence};
 use crate::id::{IdempotencyKey, Millis};
 use crate::keys;
-use crate::limits::{REPLIES_FORGOTTEN_PER_ENTRY_MAX, REPLY_REMEMBERED_MS};
+use crate::limits::{REPLIES_FORGOTTEN_PER_ENTRY_MAX, REPLIES_REMEMBERED_MAX, REPLY_REMEMBERED_MS};
 use crate::reject::Reject;
 use crate::reply::Reply;
 use crate::state::Apply;
@@ -49,12 +49,16 @@ impl Apply<'_> {
         self.state.remembered.insert(key, at);
     }
 
-    /// Forgets replies that are too old. Runs before the commands of each entry.
+    /// Forgets replies that are too old or too many. Runs before the commands of each entry.
     pub fn forget_replies(&mut self) {
+        self.forget_beyond(REPLIES_REMEMBERED_MAX);
+    }
+
+    fn forget_beyond(&mut self, remembered_max: usize) {
         let until = Millis(self.now().0.saturating_sub(REPLY_REMEMBERED_MS));
         for _ in 0..REPLIES_FORGOTTEN_PER_ENTRY_MAX {
             match self.state.replies.first() {
-                Some((at, _)) if *at < until => {}
+                Some((at, _)) if *at < until || self.state.replies.len() > remembered_max => {}
                 _ => return,
             }
             let Some((_, key)) = self.state.replies.pop_first() else { return };
@@ -88,6 +92,18 @@ mod tests {
         assert_eq!(known(&trial), 1);
         trial.ask(Command::Tick).unwrap();
         assert_eq!(known(&trial), 0);
+    }
+
+    #[test]
+    fn the_oldest_replies_make_room() {
+        let mut trial = Trial::new();
+        for number in 0..5 {
+            trial.at += 1;
+            trial.apply(vec![keyed(number)]);
+        }
+        trial.force(|apply| apply.forget_beyond(2));
+        let known: Vec<usize> = (0..5).filter(|n| trial.machine.remembers(&id(&format!("k{n}")))).collect();
+        assert_eq!(known, [3, 4]);
     }
 
     #[test]

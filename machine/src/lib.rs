@@ -18,8 +18,10 @@
 //! # Where to start reading
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
-//! commands do: `commit.rs`, `claim.rs`, `recovery.rs`, `shard.rs`, `dedup.rs`. `keys.rs` is the
-//! layout of the state on disk.
+//! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow), `claim.rs`,
+//! `recovery.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims, and
+//! `keys.rs` is the layout of the state on disk. `tests/scripts` shows all of it at work: commands,
+//! and what follows from them.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::float_arithmetic)]
 #![warn(missing_docs)]

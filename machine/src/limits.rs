@@ -11,6 +11,9 @@ pub const LEASES_ENDED_PER_ENTRY_MAX: usize = 1_000;
 pub const REPLIES_FORGOTTEN_PER_ENTRY_MAX: usize = 1_000;
 /// How long a reply is remembered for its idempotency key, in milliseconds of log time.
 pub const REPLY_REMEMBERED_MS: u64 = 10 * 60 * 1_000;
+/// Most replies that are remembered at a time; beyond it the oldest go before their time, so that memory is
+/// bounded whatever the load. It stands for 10 minutes at 1,600 calls a second, or 100 seconds at 10,000.
+pub const REPLIES_REMEMBERED_MAX: usize = 1_000_000;
 /// Most shards that a cluster may be created with.
 pub const SHARDS_MAX: u32 = 4_096;
 

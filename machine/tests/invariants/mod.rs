@@ -15,6 +15,7 @@ mod paused_rows_wait;
 mod rows_are_counted;
 mod shards_are_adopted_from_the_dead;
 mod snapshot;
+mod things_are_stored_once;
 
 pub use snapshot::{Snapshot, Step, Told};
 
@@ -32,4 +33,5 @@ pub fn check(step: &Step<'_>) {
     ended_workflows_own_nothing::check(step);
     paused_rows_wait::check(step);
     due_rows_are_indexed::check(step);
+    things_are_stored_once::check(step);
 }

@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub next_lease_end: Option<Millis>,
     /// Claimed rows by claim time, then key.
     pub claimed: Vec<DispatchKey>,
+    /// The keys of everything that is stored.
+    pub stored: BTreeSet<Vec<u8>>,
     /// What claims may take.
     pub pending: Vec<Pending>,
 }
@@ -65,6 +67,7 @@ impl Snapshot {
             counts: machine.row_counts(),
             next_lease_end: machine.next_lease_end(),
             claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),
+            stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
             pending: pending(machine, &scopes(&rows)),
             rows,
         }
