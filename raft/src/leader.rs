@@ -13,11 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::{Batcher, Committed, Unanswered};
+use crate::log_store::blocking;
 use crate::types::Core;
 use crate::wire::{ProposeAnswer, ProposeAsk, ReadAnswer, decode};
 
 /// Largest encoded request, in bytes. It has to fit into one log entry and one frame.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// From this size on a request is decoded on a blocking thread.
+const LARGE_REQUEST_BYTES: usize = 256 * 1024;
 /// Reads that one round confirms, at most.
 const READS_PER_ROUND: usize = 4096;
 
@@ -105,7 +108,7 @@ impl LeaderDesk {
     /// [`Self::propose`] for a peer.
     pub async fn propose_for_peer(&self, ask: ProposeAsk) -> ProposeAnswer {
         // The log must not take in what nobody can read.
-        if decode::<Request>(&ask.request).is_err() {
+        if !is_request(&ask.request).await {
             return ProposeAnswer::NotAppended;
         }
         match self.propose(ask.request, Duration::from_millis(ask.wait_ms)).await {
@@ -125,6 +128,15 @@ impl LeaderDesk {
     pub async fn read_index_for_peer(&self) -> ReadAnswer {
         self.read_index().await.map_or(ReadAnswer::NotLeading, ReadAnswer::At)
     }
+}
+
+/// Whether these bytes are a request; a large one is looked at where it holds nobody up.
+async fn is_request(bytes: &Bytes) -> bool {
+    if bytes.len() < LARGE_REQUEST_BYTES {
+        return decode::<Request>(bytes).is_ok();
+    }
+    let bytes = bytes.clone();
+    blocking(move || Ok(decode::<Request>(&bytes).is_ok())).await.unwrap_or(false)
 }
 
 /// Confirms the leadership once for all reads that wait, then for those that came meanwhile.

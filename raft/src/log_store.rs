@@ -20,7 +20,7 @@ use crate::wire::WireVote;
 
 /// Entries read at a time, and the bytes after which a bounded read ends.
 const READ_ENTRIES: u64 = 64;
-const READ_BYTES: usize = 4 * 1024 * 1024;
+const READ_BYTES: usize = 1024 * 1024;
 /// Entries this close to the end are in the log's memory, so that reading them does not block.
 const HOT_ENTRIES: u64 = 512;
 
