@@ -18,9 +18,11 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Sends this process's log lines to standard error. For programs; an embedding engine has its own subscriber.
 /// A second call changes nothing.
 pub fn log_to_stderr(config: &LogConfig) {
-    let filter = EnvFilter::try_from_default_env()
-        .or_else(|_| EnvFilter::try_new(&config.level))
-        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = std::env::var(EnvFilter::DEFAULT_ENV)
+        .ok()
+        .and_then(|level| filter(&level))
+        .or_else(|| filter(&config.level))
+        .unwrap_or_else(|| EnvFilter::new("info"));
     // Colours are for a terminal; a container's log or a file gets the bare text.
     let colours = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
@@ -29,6 +31,12 @@ pub fn log_to_stderr(config: &LogConfig) {
         LogFormat::Text => lines.try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
     };
+}
+
+/// The filter for a level or list of directives; none if it cannot be read. openraft tells its inner life at `info`,
+/// so it is heard from `warn` on unless the directives name it.
+fn filter(directives: &str) -> Option<EnvFilter> {
+    EnvFilter::try_new(format!("openraft=warn,{directives}")).ok()
 }
 
 /// The process's recorder of metrics, installed at the first call. All nodes of a process share it.
@@ -54,5 +62,19 @@ pub(crate) async fn keep_gauges(handle: Handle, node: NodeName, recorder: Option
             recorder.run_upkeep();
         }
         tokio::time::sleep(GAUGE_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn openraft_is_quiet_unless_it_is_named() {
+        assert_eq!(filter("info").unwrap().to_string(), "openraft=warn,info");
+        assert_eq!(filter("info,openraft=debug").unwrap().to_string(), "openraft=debug,info");
+        assert!(filter("holdfast=loud").is_none());
     }
 }
