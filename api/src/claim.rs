@@ -11,7 +11,9 @@
 use std::time::Duration;
 
 use holdfast_client::wire::{ClaimCall, ClaimHolder, Delivery};
-use holdfast_machine::{Archive, ArchiveResult, Claim, Claimed, Command, Machine, NewHolder, Reply, RunId};
+use holdfast_machine::{
+    Archive, ArchiveResult, Claim, Claimed, Command, DispatchKey, Machine, NewHolder, Reply, RunId,
+};
 use holdfast_raft::ReadMode;
 use tokio::time::{Instant, sleep_until};
 
@@ -19,6 +21,9 @@ use crate::error::StoreError;
 use crate::store::{Store, StoreResult};
 use crate::waiting::{Seat, Want};
 use crate::{Answer, Write};
+
+/// Rows whose inputs are read under one look at the state, so that apply does not wait for long.
+const ROWS_PER_LOOK: usize = 64;
 
 impl Store {
     /// Takes due rows, oldest first; waits for some up to `call.wait_ms`, capped by
@@ -129,11 +134,15 @@ impl Attempt<'_> {
 
     async fn deliveries(&self, taken: Answer<Vec<Claimed>>) -> StoreResult<Vec<Delivery>> {
         let Answer { index, value } = taken;
-        let deliveries = self.store.shared.raft.view(|machine, archive| {
-            let each = value.into_iter().map(|claimed| delivery(machine, archive, claimed));
-            each.filter_map(Result::transpose).collect::<ArchiveResult<Vec<Delivery>>>()
-        });
-        Ok(Answer { index, value: deliveries? })
+        let mut deliveries = Vec::with_capacity(value.len());
+        for claims in value.chunks(ROWS_PER_LOOK) {
+            let found = self.store.shared.raft.view(|machine, archive| {
+                let each = claims.iter().map(|claimed| delivery(machine, archive, claimed));
+                each.filter_map(Result::transpose).collect::<ArchiveResult<Vec<Delivery>>>()
+            });
+            deliveries.extend(found?);
+        }
+        Ok(Answer { index, value: deliveries })
     }
 
     fn nothing(&self) -> Answer<Vec<Delivery>> {
@@ -143,8 +152,8 @@ impl Attempt<'_> {
 }
 
 /// What the executor of a claimed row needs; none if the row has been removed since.
-fn delivery(machine: &Machine, archive: &dyn Archive, claimed: Claimed) -> ArchiveResult<Option<Delivery>> {
-    let Claimed { key, token, deadline } = claimed;
+fn delivery(machine: &Machine, archive: &dyn Archive, claimed: &Claimed) -> ArchiveResult<Option<Delivery>> {
+    let Claimed { key, token, deadline } = claimed.clone();
     let Some(row) = machine.row(archive, &key)? else { return Ok(None) };
     let Some(run_id) = run_id(machine, archive, &key, row.run)? else { return Ok(None) };
     let input = machine.input(archive, &key)?.unwrap_or_default();
@@ -163,12 +172,7 @@ fn delivery(machine: &Machine, archive: &dyn Archive, claimed: Claimed) -> Archi
 }
 
 /// The name of a workflow's run. Live rows are of the last run, so the list of runs is hardly ever read.
-fn run_id(
-    machine: &Machine,
-    archive: &dyn Archive,
-    key: &holdfast_machine::DispatchKey,
-    number: u32,
-) -> ArchiveResult<Option<RunId>> {
+fn run_id(machine: &Machine, archive: &dyn Archive, key: &DispatchKey, number: u32) -> ArchiveResult<Option<RunId>> {
     let Some(workflow) = machine.workflow(archive, &key.workflow)? else { return Ok(None) };
     if workflow.run.number == number {
         return Ok(Some(workflow.run.run_id));
