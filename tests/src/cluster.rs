@@ -214,6 +214,17 @@ impl Cluster {
         .await
     }
 
+    /// The leader that one node knows.
+    ///
+    /// # Errors
+    /// When it knows none.
+    pub async fn leader_as_known_by(&self, node: usize) -> Result<usize> {
+        wait_until("a node knows a leader", LONG, async || {
+            self.place(&self.view(node).await?.leader.context("it knows none")?)
+        })
+        .await
+    }
+
     /// A running node that does not lead.
     ///
     /// # Errors

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use holdfast_client::{Client, ClientError, ClientOptions, ReadMode, Write};
 use holdfast_machine::{Payload, WorkflowId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::check::ledger::{Ledger, Told};
-use crate::work;
+use crate::wait::{LONG, wait_until};
+use crate::{check, work};
 
 /// The task queue of the load's rows.
 pub const QUEUE: &str = "load";
@@ -30,6 +31,8 @@ pub struct Load {
     ledger: Arc<Ledger>,
     /// Acknowledged writes so far.
     progress: Arc<AtomicU64>,
+    /// Calls that have no answer yet.
+    under_way: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<Result<()>>>,
 }
@@ -40,6 +43,7 @@ struct Hand {
     client: Client,
     ledger: Arc<Ledger>,
     progress: Arc<AtomicU64>,
+    under_way: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
 }
 
@@ -49,8 +53,13 @@ impl Load {
     /// # Errors
     /// When a URL is none.
     pub fn start(urls: &[&str], writers: usize) -> Result<Self> {
-        let (ledger, progress, stop) = (Arc::default(), Arc::default(), watch::Sender::new(false));
-        let mut load = Self { ledger, progress, stop, tasks: Vec::new() };
+        let mut load = Self {
+            ledger: Arc::default(),
+            progress: Arc::default(),
+            under_way: Arc::default(),
+            stop: watch::Sender::new(false),
+            tasks: Vec::new(),
+        };
         // A call may outlast a restart of everything; what it does not outlast becomes an unknown outcome.
         let options = ClientOptions {
             deadline: Duration::from_secs(4),
@@ -67,6 +76,7 @@ impl Load {
                 client: Client::with_options(urls, options.clone())?,
                 ledger: Arc::clone(&load.ledger),
                 progress: Arc::clone(&load.progress),
+                under_way: Arc::clone(&load.under_way),
                 stop: load.stop.subscribe(),
             };
             load.tasks.push(tokio::spawn(hand.clone().write()));
@@ -85,6 +95,11 @@ impl Load {
         self.progress.load(Ordering::Relaxed)
     }
 
+    /// Writes that have no answer at this moment.
+    pub fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
     /// Ends the load; every call under way gets its answer first.
     ///
     /// # Errors
@@ -101,6 +116,14 @@ impl Load {
 impl Hand {
     fn goes_on(&self) -> bool {
         !*self.stop.borrow()
+    }
+
+    /// The answer of a write, which counts as under way until it is there.
+    async fn answer<T>(&self, call: impl Future<Output = T>) -> T {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let answer = call.await;
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        answer
     }
 
     fn enter(&self, workflow: &WorkflowId, mark: &str, told: Told) {
@@ -127,7 +150,7 @@ impl Hand {
         let mut opening = work::opening(id, rows)?;
         let mark = format!("{id} opens");
         opening.events[0].payload = Payload::text(&mark);
-        let opened = self.client.commit(opening, Write::default()).await;
+        let opened = self.answer(self.client.commit(opening, Write::default())).await;
         // The mark is on the first event.
         self.enter(id, &mark, told(opened.map(|_| 1))?);
         for number in 0..NOTES {
@@ -144,7 +167,8 @@ impl Hand {
         let mut end = Told::Refused;
         while self.goes_on() {
             let Some(head) = self.head(id).await else { continue };
-            let answer = self.client.append(id, head, vec![work::note(mark)], Write::default()).await;
+            let append = self.client.append(id, head, vec![work::note(mark)], Write::default());
+            let answer = self.answer(append).await;
             end = told(answer.map(|committed| committed.value.head))?;
             if end != Told::Refused {
                 break;
@@ -168,8 +192,8 @@ impl Hand {
             for delivery in deliveries.value {
                 let mark = format!("{} done by {claimant} under {}", delivery.key, delivery.token);
                 let result = Payload::text(&mark);
-                let answer = self.client.complete(&delivery.key, Some(delivery.token), result, Write::default()).await;
-                let answer = answer.map(|completed| completed.value);
+                let complete = self.client.complete(&delivery.key, Some(delivery.token), result, Write::default());
+                let answer = self.answer(complete).await.map(|completed| completed.value);
                 let told = match answer {
                     Ok(None) => anyhow::bail!("{} is gone", delivery.key),
                     Ok(Some(seq)) => told(Ok(seq))?,
@@ -180,6 +204,30 @@ impl Hand {
         }
         Ok(())
     }
+}
+
+/// Completes what rows are left, and checks that then each row of the load has one outcome.
+///
+/// # Errors
+/// When rows stay behind, or an invariant is broken.
+pub async fn drain(client: &Client, ledger: &Ledger) -> Result<()> {
+    wait_until("no row is left", LONG, async || {
+        let call = work::lease(QUEUE, 100, "the last worker", work::LONG_LEASE_MS)?;
+        for delivery in client.claim(call, Write::default()).await?.value {
+            work::complete(client, &delivery, "at last").await?;
+        }
+        let rows = client.cluster().await?.value.rows;
+        ensure!(rows.pending + rows.claimed == 0, "{rows:?}");
+        Ok(())
+    })
+    .await?;
+    for id in ledger.workflows() {
+        let history = check::workflow(client, &id).await?;
+        if !history.is_empty() {
+            check::outcomes::exactly_one(&id, &history, 1..=ROWS)?;
+        }
+    }
+    Ok(())
 }
 
 /// What an answer says of a write. A refusal or a failure to reach anybody means that nothing was written.

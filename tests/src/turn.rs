@@ -9,8 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// A seat; free again when it is dropped.
 pub type Turn = OwnedSemaphorePermit;
 
+/// Two clusters even on a small machine: their stories mostly wait.
 fn seats() -> u32 {
-    std::thread::available_parallelism().map_or(2, |cores| cores.get() as u32).max(2) / 2
+    std::thread::available_parallelism().map_or(2, |cores| cores.get() as u32 / 2).max(2)
 }
 
 fn room() -> Arc<Semaphore> {

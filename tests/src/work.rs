@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{ClaimCall, ClaimHolder, Client, Delivery, Write};
 use holdfast_machine::{
-    ActivityType, Claimant, Commit, Committed, DispatchKey, EventKind, NewEvent, NewRow, Payload, RetryPolicy, RowStatus,
-    Scope, TaskQueue, WorkflowId, WorkflowType,
+    ActivityType, Claimant, Commit, Committed, DispatchKey, EventKind, NewEvent, NewRow, Payload, RetryPolicy,
+    RowStatus, Scope, TaskQueue, WorkflowId, WorkflowType,
 };
 
 /// A lease that outlives every story.
@@ -122,7 +122,9 @@ pub async fn status(client: &Client, key: &DispatchKey) -> Result<RowStatus> {
 ///
 /// # Errors
 /// When it was none.
-pub fn refusal<T: std::fmt::Debug>(result: Result<T, holdfast_client::ClientError>) -> Result<holdfast_client::ClientError> {
+pub fn refusal<T: std::fmt::Debug>(
+    result: Result<T, holdfast_client::ClientError>,
+) -> Result<holdfast_client::ClientError> {
     match result {
         Err(error) => Ok(error),
         Ok(value) => anyhow::bail!("this should have been refused: {value:?}"),

@@ -85,8 +85,13 @@ impl Engine {
             activity_types: Vec::new(),
             node: Some(self.store.node().clone()),
         };
-        let call =
-            ClaimCall { scope, limit: CLAIM_LIMIT, holder: ClaimHolder::Node, hold: Vec::new(), wait_ms: CLAIM_WAIT_MS };
+        let call = ClaimCall {
+            scope,
+            limit: CLAIM_LIMIT,
+            holder: ClaimHolder::Node,
+            hold: Vec::new(),
+            wait_ms: CLAIM_WAIT_MS,
+        };
         Ok(self.store.claim(call, Write::default()).await?.value)
     }
 

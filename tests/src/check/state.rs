@@ -21,8 +21,11 @@ pub async fn same_on_all(clients: &[Client]) -> Result<u64> {
         Ok(views)
     })
     .await?;
-    let hashes: Vec<(&str, &str)> =
-        views.iter().map(|view| (view.node.as_str(), view.state_hash.as_str())).collect();
-    ensure!(hashes.iter().all(|(_, hash)| *hash == hashes[0].1), "the states at {} differ: {hashes:?}", views[0].applied);
+    let hashes: Vec<(&str, &str)> = views.iter().map(|view| (view.node.as_str(), view.state_hash.as_str())).collect();
+    ensure!(
+        hashes.iter().all(|(_, hash)| *hash == hashes[0].1),
+        "the states at {} differ: {hashes:?}",
+        views[0].applied
+    );
     Ok(views[0].applied)
 }

@@ -65,7 +65,8 @@ impl Lone {
         }
         ensure!(!log.contains("panicked"), "a panic is no sentence:\n{log}");
         let after = disk::picture(&self.node.data())?;
-        let changed: Vec<_> = after.keys().chain(before.keys()).filter(|path| after.get(*path) != before.get(*path)).collect();
+        let changed: Vec<_> =
+            after.keys().chain(before.keys()).filter(|path| after.get(*path) != before.get(*path)).collect();
         ensure!(changed.is_empty(), "changed on disk: {changed:?}");
         Ok(line)
     }
@@ -188,8 +189,9 @@ async fn a_missing_piece_of_the_log_is_refused() -> Result<()> {
     let _turn = turn::one().await?;
     let lone = Lone::new()?;
     lone.live_once().await?;
-    let log = disk::files(&lone.node.data())?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "log"));
-    let segment = log.last().context("a segment")?;
+    let mut log =
+        disk::files(&lone.node.data())?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let segment = log.next_back().context("a segment")?;
     let aside = lone.folder.path().join("aside");
     fs::rename(&segment, &aside)?;
     lone.refused(&["peers", "Nothing on disk was changed"]).await?;

@@ -1,13 +1,18 @@
 //! Section 10: a node that was away catches up, also when the log it would need is gone; a node that stops in good
 //! order hands over first.
 
+use std::fs;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use holdfast_client::Write;
+use holdfast_client::{ReadMode, Write};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::load::Load;
 use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::{check, work};
 
+/// Patience with a node that should not answer.
+const SHORT: Duration = Duration::from_secs(3);
 /// More than one purge's worth of entries; see the setup of the story.
 const ENTRIES: u64 = 2_600;
 
@@ -46,7 +51,8 @@ async fn a_node_that_was_away_for_long_gets_a_snapshot() -> Result<()> {
     // It comes back, gets a snapshot, and then has everything.
     cluster.nodes[away].start()?;
     cluster.whole().await?;
-    check::state::same_on_all(&[cluster.client(0).clone(), cluster.client(1).clone(), cluster.client(2).clone()]).await?;
+    check::state::same_on_all(&[cluster.client(0).clone(), cluster.client(1).clone(), cluster.client(2).clone()])
+        .await?;
     let history = check::workflow(cluster.client(away), &id).await?;
     ensure!(history.len() as u64 == 6 + ENTRIES + 1, "{} events", history.len());
     ensure!(work::claim(cluster.client(away), "orders", 3, "a worker").await?.len() == 3, "rows");
@@ -77,7 +83,11 @@ async fn a_stop_in_good_order_hands_over_leadership_and_loses_no_call() -> Resul
         let status = cluster.nodes[leader].stop(LONG).await?;
         ensure!(status.success(), "{status}");
         let words = cluster.nodes[leader].log_text();
-        ensure!(words.contains("leadership handed over"), "it did not hand over:\n{}", cluster.nodes[leader].last_words());
+        ensure!(
+            words.contains("leadership handed over"),
+            "it did not hand over:\n{}",
+            cluster.nodes[leader].last_words()
+        );
 
         // One election, the handed-over one, made the new leader.
         let next = cluster.leader().await?;
@@ -90,5 +100,45 @@ async fn a_stop_in_good_order_hands_over_leadership_and_loses_no_call() -> Resul
     let tally = ledger.check(&cluster.any()?).await?;
     println!("three stops in good order: {tally:?}");
     ensure!(tally.unknown_found + tally.unknown_absent == 0, "calls were cut off: {tally:?}");
+    cluster.finish().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_is_refused_under_its_old_name() -> Result<()> {
+    let cluster = Setup::plain().start().await?;
+    let any = cluster.any()?;
+    let id = work::id("order-1")?;
+    work::open(&any, &id, 0, "work", "default").await?;
+    let wiped = cluster.follower().await?;
+    let node = &cluster.nodes[wiped];
+    node.kill()?;
+    let aside = tempfile::tempdir()?;
+    fs::rename(node.data(), aside.path().join("data"))?;
+
+    // It comes back empty: its peers do not talk to it, and its log says why and what to do.
+    let said = node.log_text().len();
+    node.start()?;
+    wait_until("the wiped node says why it is refused", LONG, async || {
+        let log = node.log_text().split_off(said);
+        ensure!(log.contains("lost its disk") && log.contains("re-join"), "no word of it yet");
+        Ok(())
+    })
+    .await?;
+    any.append(&id, 1, vec![work::note("without it")], Write::default()).await?;
+    let empty = cluster.impatient(wiped, SHORT)?.history(&id, 1, 10, ReadMode::Stale).await;
+    ensure!(empty.map_or(true, |answer| answer.value.is_empty()), "it was given data");
+
+    // It does not count for a quorum: what it forgot it may have voted for.
+    let leader = cluster.leader_as_known_by((wiped + 1) % 3).await?;
+    let other = 3 - wiped - leader;
+    cluster.nodes[other].kill()?;
+    let alone = cluster.impatient(leader, SHORT)?;
+    let refused = alone.append(&id, 2, vec![work::note("with it")], Write::default()).await;
+    ensure!(work::refusal(refused)?.is_retryable(), "the wiped node was counted");
+
+    // With its disk back it is the node that it was.
+    node.kill()?;
+    node.wipe()?;
+    fs::rename(aside.path().join("data"), node.data())?;
     cluster.finish().await
 }

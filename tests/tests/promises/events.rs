@@ -68,7 +68,10 @@ async fn events_are_numbered_without_gap_or_double_over_reconnect_and_failover()
     let name = cluster.nodes[leader].name.clone();
     let mut told = read_until(&mut stream, adoptions_of(owned(leader))).await?;
     cluster.nodes[leader].start()?;
-    told.extend(read_until(&mut stream, |event| matches!(event, ClusterEvent::PeerBooted { node, .. } if *node == name)).await?);
+    told.extend(
+        read_until(&mut stream, |event| matches!(event, ClusterEvent::PeerBooted { node, .. } if *node == name))
+            .await?,
+    );
 
     // Each survivor, asked afterwards for all since the snapshot, tells the very same.
     let since = EventId { index: topology.index, position: u32::MAX };

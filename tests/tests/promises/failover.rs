@@ -237,8 +237,10 @@ async fn a_paused_owner_finds_its_shards_lost_and_its_writes_refused() -> Result
         let witness = (owner + 1) % 3;
         let (id, fence) = cluster.workflow_of(owner, &format!("order-{leads}")).await?;
         work::open(&cluster.any()?, &id, 0, WORK, QUEUE).await?;
-        let known = |record: &Record| matches!(record, Record::Acquired { epoch, shard }
-            if *epoch == fence.epoch && *shard == ShardId::of(&id, SHARDS));
+        let known = |record: &Record| {
+            matches!(record, Record::Acquired { epoch, shard }
+            if *epoch == fence.epoch && *shard == ShardId::of(&id, SHARDS))
+        };
         wait_until("the owner's engine knows its shard", SOON, async || {
             ensure!(cluster.nodes[owner].records()?.iter().any(known), "it was not told yet");
             Ok(())
@@ -261,11 +263,8 @@ async fn a_paused_owner_finds_its_shards_lost_and_its_writes_refused() -> Result
         // Its write is refused and names the new owner; its engine hears that the shard is lost.
         wait_until("the late write is answered, and the loss is heard", LONG, async || {
             let records: Vec<Record> = cluster.nodes[owner].records()?;
-            let lost = Record::Lost {
-                shard: new_owner.shard,
-                epoch: new_owner.epoch,
-                new_owner: new_owner.owner.clone(),
-            };
+            let lost =
+                Record::Lost { shard: new_owner.shard, epoch: new_owner.epoch, new_owner: new_owner.owner.clone() };
             ensure!(records.contains(&lost), "no word of the loss");
             let answer = records.into_iter().find_map(|record| match record {
                 Record::Appended { text: of, epoch, refused } if of == text => Some((epoch, refused)),

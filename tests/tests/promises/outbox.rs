@@ -27,9 +27,8 @@ async fn a_late_completion_under_an_old_token_is_absorbed() -> Result<()> {
     ensure!(second.len() == 1 && second[0].token != first[0].token, "{second:?}");
 
     // While the second holds it, the first is refused; after the second has finished, it is told so.
-    let complete = |token, text: &str| {
-        client.complete(&first[0].key, Some(token), Payload::text(text), Write::default())
-    };
+    let complete =
+        |token, text: &str| client.complete(&first[0].key, Some(token), Payload::text(text), Write::default());
     let early = work::refusal(complete(first[0].token, "first").await)?;
     ensure!(early.code() == "claim_lost", "{early:?}");
     ensure!(complete(second[0].token, "second").await?.value.is_some(), "the holder was not heard");

@@ -40,6 +40,9 @@ async fn a_write_is_acknowledged_only_with_a_quorum() -> Result<()> {
     let stale = alone.history(&id, 1, 10, ReadMode::Stale).await?.value;
     ensure!(stale.len() == 2, "what was acknowledged is still there to be shown: {stale:?}");
 
+    let ready = cluster.http().get(format!("{}/readyz", cluster.nodes[leader].url)).send().await?;
+    ensure!(ready.status().as_u16() == 503, "a node without a quorum says {} of itself", ready.status());
+
     // Two again: the same call under the same key gets through, once.
     cluster.nodes[others[0]].start()?;
     let written = any.append(&id, 2, vec![work::note("one of three")], key).await?.value;
