@@ -115,6 +115,7 @@ impl<'a> Story<'a> {
         for node in NODES {
             self.containers.await_healthy(node)?;
         }
+        self.say("all three are healthy; more work, and an audit of everything");
         let everyone = self.client_beside(None)?;
         let directory = everyone.shards(ReadMode::Linearizable).await?.value;
         let shards: Vec<_> = directory.shards.iter().take(4).map(|entry| entry.shard).collect();
