@@ -121,8 +121,8 @@ impl Store {
         Ok(Answer { index: view.applied, value: view })
     }
 
-    /// Why the node should not be sent traffic yet; none if it may: its boot is applied, it knows a leader,
-    /// and it is not far behind.
+    /// Why the node should not be sent traffic yet; none if it may: its boot is applied, it knows a leader, it is
+    /// connected to a majority, and it is not far behind.
     pub fn unreadiness(&self) -> Option<String> {
         if let Some(reason) = self.fatal() {
             return Some(reason);
@@ -130,6 +130,12 @@ impl Store {
         let status = self.shared.raft.status();
         if status.leader.is_none() {
             return Some("this node knows no leader".to_owned());
+        }
+        // A leader that is alone goes on taking itself for the leader.
+        let voters: Vec<bool> = status.members.iter().filter(|m| m.voter).map(|m| m.linked).collect();
+        let linked = voters.iter().filter(|linked| **linked).count();
+        if linked * 2 <= voters.len() {
+            return Some(format!("this node is connected to {linked} of {} voters, itself counted", voters.len()));
         }
         let (committed, applied) = (status.committed.unwrap_or(0), status.applied.unwrap_or(0));
         if committed.saturating_sub(applied) > READY_LAG_MAX {
