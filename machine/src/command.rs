@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::NewEvent;
+use crate::history::{EventKind, NewEvent};
 use crate::id::{
     ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, Millis, Namespace, NodeName,
     ShardId, TaskQueue, WorkflowId,
@@ -196,6 +196,29 @@ pub struct Commit {
     /// Ordinals of this workflow whose pending or claimed rows are to be cancelled.
     #[serde(default)]
     pub settle: Vec<u64>,
+}
+
+impl Commit {
+    /// A commit of nothing yet, to a history that ends at `expected_seq`.
+    pub fn new(workflow: WorkflowId, expected_seq: u64) -> Self {
+        Self { workflow, expected_seq, events: Vec::new(), rows: Vec::new(), settle: Vec::new() }
+    }
+
+    /// The same with one more event.
+    #[must_use]
+    pub fn event(mut self, event: NewEvent) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// The same with one more activity: its row, and the two events that announce it.
+    #[must_use]
+    pub fn activity(mut self, row: NewRow) -> Self {
+        let announced = [EventKind::ActivityScheduled, EventKind::ActivityStarted];
+        self.events.extend(announced.map(|kind| NewEvent::activity(kind, row.ordinal)));
+        self.rows.push(row);
+        self
+    }
 }
 
 /// The parts of [`Command::Claim`].

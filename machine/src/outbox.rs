@@ -121,6 +121,21 @@ pub struct NewRow {
     pub retry: RetryPolicy,
 }
 
+impl NewRow {
+    /// A row for anybody in the default task queue, due at once, with no input.
+    pub fn new(ordinal: u64, activity_type: ActivityType) -> Self {
+        Self {
+            ordinal,
+            task_queue: TaskQueue::default(),
+            node: None,
+            activity_type,
+            input: Payload::default(),
+            visible_after: Millis(0),
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
 /// A row in the outbox. Its input is kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use holdfast_machine::Liveness;
 use holdfast_raft::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Between two looks at the link to the heir of a leader that stops.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Completes at the first SIGTERM or SIGINT and names it.
 ///
@@ -48,12 +51,24 @@ pub(crate) async fn hand_over_leadership(handle: &Handle) {
         .collect();
     heirs.sort_by_key(|member| std::cmp::Reverse(member.matched));
     for heir in heirs {
-        match handle.transfer_leader(heir.id).await {
-            Ok(()) => {
-                tracing::info!(to = %heir.name, "leadership handed over");
-                return;
-            }
-            Err(error) => tracing::info!(to = %heir.name, %error, "leadership was not handed over"),
+        tokio::select! {
+            handed_over = handle.transfer_leader(heir.id) => match handed_over {
+                Ok(()) => {
+                    tracing::info!(to = %heir.name, "leadership handed over");
+                    return;
+                }
+                Err(error) => tracing::info!(to = %heir.name, %error, "leadership was not handed over"),
+            },
+            // An heir that stops as well, as when the whole cluster does, is not waited for.
+            () = link_closed(handle, heir.id) => tracing::info!(to = %heir.name, "the heir is gone"),
         }
+    }
+}
+
+/// Completes when the link to this peer is closed.
+async fn link_closed(handle: &Handle, peer: u64) {
+    let linked = || handle.status().members.iter().any(|member| member.id == peer && member.linked);
+    while linked() {
+        sleep(LOOK_EVERY).await;
     }
 }

@@ -120,8 +120,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use holdfast_machine::{
-        ActivityType, BootId, Claim, Claimant, Commit, Entry, EventKind, Liveness, Member, MemoryArchive, NewEvent,
-        NewHolder, NewRow, NodeName, Payload, RetryPolicy, Scope, ShardId, TaskQueue, WorkflowId, WorkflowType,
+        ActivityType, BootId, Claim, Claimant, Commit, Entry, Liveness, Member, MemoryArchive, NewEvent, NewHolder,
+        NewRow, NodeName, Scope, ShardId, WorkflowId, WorkflowType,
     };
 
     use super::*;
@@ -171,22 +171,9 @@ mod tests {
         fn stage(&mut self, shard: ShardId, rows: u64) {
             let mut ids = (0..).map(|number| WorkflowId::new(format!("w-{number}")).unwrap());
             let workflow = ids.find(|id| ShardId::of(id, 2) == shard).unwrap();
-            let mut events = vec![NewEvent::started(WorkflowType::new("t").unwrap())];
-            for ordinal in 1..=rows {
-                events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
-                events.push(NewEvent::activity(EventKind::ActivityStarted, ordinal));
-            }
-            let row = |ordinal| NewRow {
-                ordinal,
-                task_queue: TaskQueue::default(),
-                node: None,
-                activity_type: ActivityType::new("a").unwrap(),
-                input: Payload::default(),
-                visible_after: Millis(0),
-                retry: RetryPolicy::default(),
-            };
-            let rows = (1..=rows).map(row).collect();
-            self.apply(Command::Commit(Commit { workflow, expected_seq: 0, events, rows, settle: Vec::new() }));
+            let opening = Commit::new(workflow, 0).event(NewEvent::started(WorkflowType::new("t").unwrap()));
+            let row = |ordinal| NewRow::new(ordinal, ActivityType::new("a").unwrap());
+            self.apply(Command::Commit((1..=rows).map(row).fold(opening, Commit::activity)));
         }
 
         fn claim(&mut self, limit: u32, holder: NewHolder) {

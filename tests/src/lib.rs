@@ -23,3 +23,8 @@ pub mod program;
 pub mod turn;
 pub mod wait;
 pub mod work;
+
+/// The README, so that its Rust examples are compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{ClaimCall, ClaimHolder, Client, Delivery, Write};
 use holdfast_machine::{
-    ActivityType, Claimant, Commit, Committed, DispatchKey, EventKind, NewEvent, NewRow, Payload, RetryPolicy,
-    RowStatus, Scope, TaskQueue, WorkflowId, WorkflowType,
+    ActivityType, Claimant, Commit, Committed, DispatchKey, EventKind, NewEvent, NewRow, Payload, RowStatus, Scope,
+    TaskQueue, WorkflowId, WorkflowType,
 };
 
 /// A lease that outlives every story.
@@ -42,13 +42,9 @@ pub fn note(text: &str) -> NewEvent {
 /// When a name is no name.
 pub fn row(ordinal: u64, activity: &str, queue: &str) -> Result<NewRow> {
     Ok(NewRow {
-        ordinal,
         task_queue: TaskQueue::new(queue)?,
-        node: None,
-        activity_type: ActivityType::new(activity)?,
         input: Payload::text(format!("input {ordinal}")),
-        visible_after: holdfast_machine::Millis(0),
-        retry: RetryPolicy::default(),
+        ..NewRow::new(ordinal, ActivityType::new(activity)?)
     })
 }
 
@@ -57,12 +53,8 @@ pub fn row(ordinal: u64, activity: &str, queue: &str) -> Result<NewRow> {
 /// # Errors
 /// Never.
 pub fn opening(workflow: &WorkflowId, rows: Vec<NewRow>) -> Result<Commit> {
-    let mut events = vec![started()?];
-    for row in &rows {
-        events.push(NewEvent::activity(EventKind::ActivityScheduled, row.ordinal));
-        events.push(NewEvent::activity(EventKind::ActivityStarted, row.ordinal));
-    }
-    Ok(Commit { workflow: workflow.clone(), expected_seq: 0, events, rows, settle: Vec::new() })
+    let opening = Commit::new(workflow.clone(), 0).event(started()?);
+    Ok(rows.into_iter().fold(opening, Commit::activity))
 }
 
 /// Opens a workflow with rows 1 to `rows` of one activity type and queue.

@@ -121,26 +121,16 @@ pub fn signal(text: &str) -> NewEvent {
 
 pub fn new_row(ordinal: u64) -> NewRow {
     NewRow {
-        ordinal,
-        task_queue: Default::default(),
-        node: None,
-        activity_type: ActivityType::new("charge").unwrap(),
         input: Payload::text(format!("input {ordinal}")),
-        visible_after: Default::default(),
         retry: RetryPolicy { initial_ms: 1, ..RetryPolicy::default() },
+        ..NewRow::new(ordinal, ActivityType::new("charge").unwrap())
     }
 }
 
 /// A commit that starts a workflow and stages one row for each ordinal.
 pub fn staged(workflow: &str, ordinals: impl IntoIterator<Item = u64>) -> Commit {
-    let mut events = vec![started()];
-    let mut rows = Vec::new();
-    for ordinal in ordinals {
-        events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
-        events.push(NewEvent::activity(EventKind::ActivityStarted, ordinal));
-        rows.push(new_row(ordinal));
-    }
-    Commit { workflow: id(workflow), expected_seq: 0, events, rows, settle: Vec::new() }
+    let opening = Commit::new(id(workflow), 0).event(started());
+    ordinals.into_iter().fold(opening, |commit, ordinal| commit.activity(new_row(ordinal)))
 }
 
 /// A claim of up to `limit` rows under a long lease.

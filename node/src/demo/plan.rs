@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_machine::{
     ActivityType, ClaimToken, Commit, DispatchKey, EventKind, Namespace, NewEvent, NewRow, NodeName, Payload,
-    RetryPolicy, ShardEntry, ShardId, TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
+    ShardEntry, ShardId, TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,26 +45,17 @@ impl Names {
             workflow_type: self.workflow_type.clone(),
             run_id: None,
         };
-        let mut events = vec![NewEvent { start: Some(start), ..NewEvent::of(EventKind::WorkflowStarted) }];
-        let mut rows = Vec::new();
-        for ordinal in 1..=activities {
-            events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
-            events.push(NewEvent::activity(EventKind::ActivityStarted, ordinal));
-            rows.push(self.row(ordinal));
-        }
-        Commit { workflow, expected_seq: 0, events, rows, settle: Vec::new() }
+        let started = NewEvent { start: Some(start), ..NewEvent::of(EventKind::WorkflowStarted) };
+        let opening = Commit::new(workflow, 0).event(started);
+        (1..=activities).fold(opening, |commit, ordinal| commit.activity(self.row(ordinal)))
     }
 
     fn row(&self, ordinal: u64) -> NewRow {
         let queue = if ordinal % 2 == 1 { &self.engine_queue } else { &self.worker_queue };
         NewRow {
-            ordinal,
             task_queue: queue.clone(),
-            node: None,
-            activity_type: self.activity.clone(),
             input: Payload::text(format!("input of activity {ordinal}")),
-            visible_after: Default::default(),
-            retry: RetryPolicy::default(),
+            ..NewRow::new(ordinal, self.activity.clone())
         }
     }
 }

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use holdfast_node::config::Members;
 use holdfast_node::machine::{
-    ActivityType, Commit, EventKind, NewEvent, NewRow, NodeName, Payload, RetryPolicy, ShardEntry, ShardId, TaskQueue,
-    WorkflowId, WorkflowType,
+    ActivityType, Commit, NewEvent, NewRow, NodeName, ShardEntry, ShardId, WorkflowId, WorkflowType,
 };
 use holdfast_node::{Config, Node};
 use tempfile::TempDir;
@@ -129,19 +128,7 @@ pub fn workflow_in(shard: ShardId) -> WorkflowId {
 
 /// A commit that starts a workflow with activities 1..=`rows`.
 pub fn staged(workflow: WorkflowId, rows: u64) -> Commit {
-    let mut events = vec![NewEvent::started(WorkflowType::new("test").unwrap())];
-    for ordinal in 1..=rows {
-        events.push(NewEvent::activity(EventKind::ActivityScheduled, ordinal));
-        events.push(NewEvent::activity(EventKind::ActivityStarted, ordinal));
-    }
-    let row = |ordinal| NewRow {
-        ordinal,
-        task_queue: TaskQueue::default(),
-        node: None,
-        activity_type: ActivityType::new("work").unwrap(),
-        input: Payload::default(),
-        visible_after: Default::default(),
-        retry: RetryPolicy::default(),
-    };
-    Commit { workflow, expected_seq: 0, events, rows: (1..=rows).map(row).collect(), settle: Vec::new() }
+    let row = |ordinal| NewRow::new(ordinal, ActivityType::new("work").unwrap());
+    let opening = Commit::new(workflow, 0).event(NewEvent::started(WorkflowType::new("test").unwrap()));
+    (1..=rows).map(row).fold(opening, Commit::activity)
 }
