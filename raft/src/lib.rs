@@ -5,13 +5,13 @@
 //!
 //! # How it works here
 //!
-//! - A request goes to the leader in one hop ([`propose`]), into an entry with others ([`batcher`]), into
-//!   the logs of a quorum ([`log_store`], [`transport`]), through the state machine on every node
-//!   ([`state_machine`]), and its reply back the same way.
-//! - Every node watches every peer ([`peers`], [`detector`]). The leader commits what it sees as changes
-//!   of the peers' records in the membership ([`membership`]); voters stay as they are.
-//! - When the leader dies, the others agree on that and one of them stands at once ([`succession`]).
-//! - What is stored and sent is ours ([`wire`]), never openraft's.
+//! - A request goes to the leader in one hop (`propose`), into an entry with others (`batcher`), into
+//!   the logs of a quorum (`log_store`, `transport`), through the state machine on every node
+//!   (`state_machine`), and its reply back the same way.
+//! - Every node watches every peer (`peers`, `detector`). The leader commits what it sees as changes
+//!   of the peers' records in the membership (`membership`); voters stay as they are.
+//! - When the leader dies, the others agree on that and one of them stands at once (`succession`).
+//! - What is stored and sent is ours (`wire`), never openraft's.
 
 #![warn(missing_docs)]
 
