@@ -25,8 +25,8 @@ scripts_parse() {
 
 check "scripts" scripts_parse
 check "format" cargo fmt --all --check
-check "lints" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-check "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+check "lints" cargo clippy --workspace --all-targets --locked --quiet --keep-going -- -D warnings
+check "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet --keep-going
 
 if ((${#failed[@]})); then
   printf 'verify: failed:'
