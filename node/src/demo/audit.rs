@@ -3,6 +3,7 @@
 //! Nothing here talks to the cluster: the evidence is gathered first and judged afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use holdfast_machine::{DispatchKey, EventKind, HistoryEvent, NodeName, ShardId, WorkflowId};
 
@@ -16,6 +17,8 @@ pub(crate) type Histories = BTreeMap<WorkflowId, Vec<HistoryEvent>>;
 /// What a kill found in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Kill {
+    /// When it was.
+    pub at: Instant,
     /// The shards that the dead node owned.
     pub shards: BTreeSet<ShardId>,
     /// Rows that its own engine was executing.
@@ -139,7 +142,8 @@ impl Evidence {
     /// What the dead nodes held ran again; what workers held did not.
     fn judge_kills(&self, report: &mut Report) {
         for kill in &self.kills {
-            let again = kill.held_by_engine.iter().filter(|key| self.executions_of(key).len() > 1).count() as u64;
+            let after = |key: &&DispatchKey| self.executions_of(key).iter().any(|execution| execution.began > kill.at);
+            let again = kill.held_by_engine.iter().filter(after).count() as u64;
             if again == 0 {
                 report.problems.push("no row of a killed node was executed again".to_owned());
             }
@@ -218,13 +222,16 @@ fn records(event: &HistoryEvent, key: &DispatchKey, execution: &Execution) -> bo
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::time::Instant;
+    use std::sync::LazyLock;
+    use std::time::Duration;
 
     use holdfast_machine::{ClaimToken, Millis};
 
     use super::*;
 
     const SHARD_COUNT: u32 = 8;
+
+    static KILLED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn key(ordinal: u64) -> DispatchKey {
         DispatchKey { workflow: WorkflowId::new("w").unwrap(), ordinal }
@@ -235,7 +242,9 @@ mod tests {
     }
 
     fn execution(number: u32, by: Executor, outcome: Outcome) -> Execution {
-        Execution { token: ClaimToken { index: 1, number }, by, began: Instant::now(), outcome }
+        // Number 1 before the kill, all others after it.
+        let began = if number == 1 { *KILLED_AT } else { *KILLED_AT + Duration::from_millis(1) };
+        Execution { token: ClaimToken { index: 1, number }, by, began, outcome }
     }
 
     fn event(seq: u64, kind: EventKind, ordinal: Option<u64>, number: u32) -> HistoryEvent {
@@ -267,7 +276,7 @@ mod tests {
             staged: BTreeSet::from([key(1).workflow]),
             executions,
             histories: BTreeMap::from([(node("node-a"), histories.clone()), (node("node-b"), histories)]),
-            kills: vec![Kill { shards, held_by_engine: vec![key(1)], held_by_workers: vec![key(2)] }],
+            kills: vec![Kill { at: *KILLED_AT, shards, held_by_engine: vec![key(1)], held_by_workers: vec![key(2)] }],
         }
     }
 

@@ -73,8 +73,8 @@ impl Demo {
             held_by_workers.len(),
             victim.on_its_shards(&held_by_workers),
         ));
-        let kill = Kill { shards: victim.shards.clone(), held_by_engine, held_by_workers };
-        let steps = self.follow(&victim, &kill, killed_at).await?;
+        let kill = Kill { at: killed_at, shards: victim.shards.clone(), held_by_engine, held_by_workers };
+        let steps = self.follow(&victim, &kill).await?;
         let to_caught_up = self.bring_back(&victim).await?;
         let after = |at: Option<Instant>| {
             let at = at.context("a step of the failover was not seen")?;
@@ -118,12 +118,12 @@ impl Demo {
         }
     }
 
-    async fn follow(&mut self, victim: &Victim, kill: &Kill, killed_at: Instant) -> anyhow::Result<Steps> {
-        let deadline = killed_at + PATIENCE;
+    async fn follow(&mut self, victim: &Victim, kill: &Kill) -> anyhow::Result<Steps> {
+        let deadline = kill.at + PATIENCE;
         let mut seen = Steps::default();
         loop {
-            let now = self.steps(victim, kill, killed_at);
-            self.tell(victim, &seen, &now, killed_at);
+            let now = self.steps(victim, kill);
+            self.tell(victim, &seen, &now, kill.at);
             seen = now;
             if seen.is_complete(victim) {
                 return Ok(seen);
@@ -134,7 +134,7 @@ impl Demo {
         }
     }
 
-    fn steps(&self, victim: &Victim, kill: &Kill, killed_at: Instant) -> Steps {
+    fn steps(&self, victim: &Victim, kill: &Kill) -> Steps {
         let down = |event: &ClusterEvent| match event {
             ClusterEvent::PeerDown { node, .. } if *node == victim.name => Some(()),
             _ => None,
@@ -148,14 +148,14 @@ impl Demo {
             _ => None,
         };
         let mut adopted = BTreeMap::new();
-        for (at, (shard, by)) in self.watch.sighted(killed_at, adoption) {
+        for (at, (shard, by)) in self.watch.sighted(kill.at, adoption) {
             adopted.entry(shard).or_insert((at, by));
         }
         Steps {
-            down: self.watch.sighted(killed_at, down).first().map(|(at, ())| *at),
-            elected: self.watch.sighted(killed_at, elected).into_iter().next(),
+            down: self.watch.sighted(kill.at, down).first().map(|(at, ())| *at),
+            elected: self.watch.sighted(kill.at, elected).into_iter().next(),
             adopted,
-            redelivered: self.ledger.first_again(&kill.held_by_engine, killed_at),
+            redelivered: self.ledger.first_again(&kill.held_by_engine, kill.at),
         }
     }
 

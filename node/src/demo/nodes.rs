@@ -22,7 +22,7 @@ use super::ledger::{Ledger, Line};
 /// How many nodes the demo has.
 pub(crate) const NODES: usize = 3;
 /// How many shards the cluster gets: few enough for a line on the terminal.
-const SHARDS: u32 = 48;
+const SHARDS: u32 = 32;
 /// Where ports are looked for.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// How long a node may take to stop at the end.

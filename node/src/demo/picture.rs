@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use holdfast_machine::NodeName;
 
 /// How many characters the bar of rows is wide.
-const BAR_WIDTH: u64 = 48;
+const BAR_WIDTH: u64 = 28;
 /// One colour for each node: cyan, yellow, magenta.
 const COLOURS: [&str; 3] = ["36", "33", "35"];
 
@@ -90,7 +90,7 @@ impl Picture {
         let (full, half) = (share(done), share(claimed));
         let empty = usize::try_from(BAR_WIDTH).unwrap_or(0).saturating_sub(full + half);
         let bar = format!("{}{}{}", "█".repeat(full), "▒".repeat(half), "░".repeat(empty));
-        let _ = write!(text, "  rows              {bar} pending {pending}, claimed {claimed}, done {done} of {staged}");
+        let _ = write!(text, "  rows    {bar} pending {pending}, claimed {claimed}, done {done} of {staged}");
     }
 }
 
