@@ -1,7 +1,8 @@
 //! The store over HTTP, version 1.
 //!
 //! [`router`] is all that a node needs. Errors are RFC 9457 problem documents, whoever refuses: the state
-//! machine, a limit, or the router itself. Every answer to a call says which log index it reflects.
+//! machine, a limit, or the router itself. Every success says which log index it reflects. `docs/http.md` is
+//! what users read; it has an example for each route.
 
 mod cluster;
 mod error;
