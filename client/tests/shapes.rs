@@ -5,8 +5,8 @@ use std::fmt::Debug;
 
 use holdfast_client::wire::*;
 use holdfast_machine::{
-    ClaimToken, ClusterEvent, Commit, Epoch, EventKind, Evidence, Fence, Millis, NewEvent, NewRow, NodeName, Payload,
-    RetryPolicy, Returned, RowStatus, Scope, ShardId, WorkflowId, WorkflowType,
+    ClaimToken, ClusterEvent, Commit, Epoch, EventKind, Evidence, Fence, Holder, Millis, NewEvent, NewRow, NodeName,
+    Payload, RetryPolicy, Returned, RowStatus, Scope, ShardId, WorkflowId, WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -94,6 +94,15 @@ fn a_claim_and_what_it_brings() {
             r#"{"deliveries":[{"key":"w:1","token":"7-1","deadline":9,"run_id":"run-1","namespace":"default","#,
             r#""task_queue":"default","activity_type":"charge","attempt":1,"deliveries":0,"input":null}]}"#,
         ),
+    );
+}
+
+#[test]
+fn who_holds_a_row() {
+    shape(Holder::Lease { claimant: "me".parse().unwrap() }, r#"{"lease":{"claimant":"me"}}"#);
+    shape(
+        Holder::Node { node: node(), boot: "boot-1".parse().unwrap() },
+        r#"{"node":{"node":"node-a","boot":"boot-1"}}"#,
     );
 }
 

@@ -182,6 +182,7 @@ pub struct RowClaim {
 
 /// Who a claim belongs to. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// A node's own dispatcher or engine; ends with that boot, or with the ownership of the shard.
     Node {
