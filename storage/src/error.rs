@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// How an operator gets a node back whose own data can no longer be trusted.
-pub const REBUILD: &str = "Nothing on disk was changed. The other nodes still have the data: stop this node, move its \
-     data directory aside, and start it as a new member (with `auto_replace`, or by removing the old member and adding \
-     it again); it then receives everything from its peers. Do not start it empty under its old identity.";
+pub const REBUILD: &str = "Nothing on disk was changed. The other nodes still have the data: keep them running, and move \
+     this node's data directory aside. As a new member the node receives everything from its peers; members cannot be \
+     added in this version yet. Do not start it empty under its old identity: it may have voted, so it is refused.";
 
 /// Everything that opening or using a data directory can end with.
 #[derive(Debug, thiserror::Error)]
