@@ -203,10 +203,3 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u
     contents.truncate(count);
     Ok(Some(contents))
 }
-
-/// Space left for this node's user on the file system of `path`, in bytes: what a node looks at to refuse
-/// new work before the disk is full.
-pub fn free_space(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}

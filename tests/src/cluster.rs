@@ -335,11 +335,6 @@ impl Cluster {
         self.finished = true;
         Ok(())
     }
-
-    /// Ends a story whose cluster is not meant to be whole at its end.
-    pub fn finish_broken(mut self) {
-        self.finished = true;
-    }
 }
 
 impl Drop for Cluster {
