@@ -18,6 +18,9 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use crate::{ReadMode, Write};
 
+/// Items in a page when the caller does not say.
+pub(crate) const PAGE: u32 = 100;
+
 /// The one variable segment of a path, percent-decoded and read as a `T`.
 pub(crate) struct Segment<T>(pub T);
 

@@ -6,11 +6,8 @@ use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
 
 use super::error::{Handled, Success};
-use super::extract::{Body, Freshness, Guard, Params, Segment};
+use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
 use crate::store::Store;
-
-/// Items in a page when the caller does not say.
-const PAGE: u32 = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
