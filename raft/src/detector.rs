@@ -82,7 +82,8 @@ impl Detector {
     }
 
     /// What is held of a peer; none before the first verdict.
-    pub fn verdict(&self, peer: u64) -> Option<Verdict> {
+    #[cfg(test)]
+    fn verdict(&self, peer: u64) -> Option<Verdict> {
         self.peers.get(&peer).and_then(|watched| watched.verdict)
     }
 

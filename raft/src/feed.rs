@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use holdfast_machine::ClusterEvent;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 /// The number of a committed event: log index, then position among the events of that entry.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId {
     /// The log index of the entry.
     pub index: u64,

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::propose::{ProposeError, Proposer, ReadMode};
 use crate::state_machine::Replica;
 use crate::status::{Status, status};
-use crate::types::{Core, Incarnation};
+use crate::types::Core;
 
 /// A running node; cheap to clone. The node runs until [`Handle::shutdown`], or until the last handle is
 /// dropped, which does not wait for its end.
@@ -49,7 +49,6 @@ pub(crate) struct Running {
     pub progress: Progress,
     pub feed: Feed,
     pub effects: broadcast::Sender<(u64, Effect)>,
-    pub incarnation: Incarnation,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
 }
@@ -114,11 +113,6 @@ impl Handle {
         status(&self.0.core, &self.0.links, &self.0.progress)
     }
 
-    /// The id of this node's data directory.
-    pub fn incarnation(&self) -> Incarnation {
-        self.0.incarnation
-    }
-
     /// True if this node leads, as far as it knows.
     pub fn is_leader(&self) -> bool {
         self.0.desk.leads()
@@ -146,14 +140,6 @@ impl Handle {
             Ok(())
         };
         tokio::time::timeout(self.0.proposer.limit, leads).await.unwrap_or(Err(TransferError::TimedOut(to)))
-    }
-
-    /// Takes a snapshot now; it is there when the feed says so.
-    ///
-    /// # Errors
-    /// `Stopped` if the node has stopped.
-    pub async fn take_snapshot(&self) -> Result<(), ProposeError> {
-        self.0.core.trigger().snapshot().await.map_err(|_| ProposeError::Stopped)
     }
 
     /// Stops the node. Its links close at once; what it had acknowledged is on its disk. The data

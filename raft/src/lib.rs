@@ -38,7 +38,6 @@ mod wire;
 
 pub use batcher::Committed;
 pub use clock::{Clock, SystemClock};
-pub use detector::{Change, Detector, Observation, Verdict};
 pub use feed::{EventId, Feed, FeedItem, Since, Subscription};
 pub use handle::{Handle, TransferError};
 pub use leader::REQUEST_BYTES_MAX;
@@ -46,5 +45,3 @@ pub use options::{Batching, Compaction, Detection, InvalidOption, MemberConfig, 
 pub use propose::{ProposeError, ReadMode};
 pub use start::{Raft, StartError};
 pub use status::{MemberStatus, Status};
-pub use transport::handshake::Refusal;
-pub use types::Incarnation;

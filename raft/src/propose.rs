@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use holdfast_machine::Request;
 use openraft::async_runtime::WatchReceiver;
-use serde::{Deserialize, Serialize};
 
 use crate::batcher::{Committed, Unanswered};
 use crate::leader::{LeaderDesk, NotCommitted, Proposed, REQUEST_BYTES_MAX};
@@ -59,7 +58,7 @@ pub enum ProposeError {
 }
 
 /// How fresh a read has to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReadMode {
     /// Sees everything that was acknowledged before the read began.
     #[default]

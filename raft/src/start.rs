@@ -261,7 +261,6 @@ async fn start(ground: Ground, listener: TcpListener) -> Result<Handle, StartErr
         progress: ground.progress,
         feed: ground.feed,
         effects: ground.effects,
-        incarnation: ground.registry.incarnation,
         stop: ground.stop,
         tasks: ground.tasks,
     }))

@@ -1,11 +1,9 @@
 //! What a node says of itself and of the cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_machine::{Liveness, NodeName};
 use openraft::async_runtime::WatchReceiver;
-use serde::{Deserialize, Serialize};
 
 use crate::peers::Links;
 use crate::progress::Progress;
@@ -13,7 +11,7 @@ use crate::transport::link::LinkState;
 use crate::types::Core;
 
 /// A node's picture of itself and of the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// This node's id.
     pub node: u64,
@@ -38,7 +36,7 @@ pub struct Status {
 }
 
 /// A member, as this node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Its id.
     pub id: u64,
@@ -56,8 +54,6 @@ pub struct MemberStatus {
     pub linked: bool,
     /// Why the link is down, if it is.
     pub link_problem: Option<String>,
-    /// For how long it has been down, in milliseconds; 0 while it is up.
-    pub link_down_ms: u64,
     /// How far its log agrees with this node's; known to the leader only.
     pub matched: Option<u64>,
 }
@@ -69,7 +65,7 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status 
     let membership = &metrics.membership_config;
     let voters: Vec<u64> = membership.voter_ids().collect();
     let members = membership.nodes().map(|(id, node)| {
-        let (problem, down) = link_problem(links, *id, metrics.id).unzip();
+        let problem = link_problem(links, *id, metrics.id);
         let matched = metrics.replication.as_ref().and_then(|all| all.get(id)?.as_ref());
         MemberStatus {
             id: *id,
@@ -80,7 +76,6 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status 
             voter: voters.contains(id),
             linked: problem.is_none(),
             link_problem: problem.map(|reason| reason.to_string()),
-            link_down_ms: down.unwrap_or_default().as_millis() as u64,
             matched: matched.map(|id| id.index),
         }
     });
@@ -98,16 +93,16 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status 
     }
 }
 
-fn link_problem(links: &Links, peer: u64, node: u64) -> Option<(Arc<str>, Duration)> {
+fn link_problem(links: &Links, peer: u64, node: u64) -> Option<Arc<str>> {
     if peer == node {
         return None;
     }
     let Some(link) = links.get(peer) else {
-        return Some(("there is no link".into(), Duration::ZERO));
+        return Some("there is no link".into());
     };
     match &*link.state().borrow() {
         LinkState::Connected => None,
-        LinkState::Connecting => Some(("connecting".into(), Duration::ZERO)),
-        LinkState::Closed { since, reason, .. } => Some((reason.clone(), since.elapsed())),
+        LinkState::Connecting => Some("connecting".into()),
+        LinkState::Closed { reason, .. } => Some(reason.clone()),
     }
 }

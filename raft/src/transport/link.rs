@@ -36,8 +36,6 @@ pub enum LinkState {
     Connected,
     /// It cannot.
     Closed {
-        /// Since when.
-        since: Instant,
         /// Why, in a sentence.
         reason: Arc<str>,
         /// Set if one of the two nodes refuses the other.
@@ -203,10 +201,10 @@ pub(crate) fn open(
 impl Shared {
     fn close(&self, reason: Arc<str>, refusal: Option<Refusal>) {
         self.state.send_if_modified(|state| match state {
-            // The first reason and its time stay; an attempt that fails again is no news.
+            // The first reason stays; an attempt that fails again is no news.
             LinkState::Closed { refusal: old, .. } if *old == refusal => false,
             _ => {
-                *state = LinkState::Closed { since: Instant::now(), reason, refusal };
+                *state = LinkState::Closed { reason, refusal };
                 true
             }
         });
