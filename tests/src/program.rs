@@ -1,4 +1,5 @@
 //! Where the programs under test are: next to the test itself, built by cargo when they are missing or old.
+//! `HOLDFAST_TEST_PROGRAMS` names another folder that has them; nothing is built then.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,6 +52,9 @@ fn build() -> Result<PathBuf> {
 }
 
 fn build_now() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("HOLDFAST_TEST_PROGRAMS") {
+        return Ok(folder.into());
+    }
     let test = std::env::current_exe().context("where this test is")?;
     // target/<profile>/deps/<test>
     let folder = test.ancestors().nth(2).context("the build folder")?.to_path_buf();
