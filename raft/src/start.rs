@@ -175,8 +175,12 @@ impl Ground {
 
     async fn start_core(&self, replica: &Arc<Replica>) -> Result<Core, StartError> {
         let config = Arc::new(config(&self.options).map_err(refused)?);
-        let network =
-            Network { links: self.links.clone(), registry: self.registry.clone(), addresses: self.addresses.clone() };
+        let network = Network {
+            links: self.links.clone(),
+            registry: self.registry.clone(),
+            addresses: self.addresses.clone(),
+            acknowledged: Default::default(),
+        };
         let log = LogStore::new(self.storage.clone(), self.progress.clone());
         let machine = StateMachine::new(replica.clone());
         Core::new(self.options.node, config, network, log, machine).await.map_err(refused)

@@ -3,9 +3,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_machine::{Command, DispatchKey, Reply, Request, WorkflowId};
 use holdfast_raft::{Clock, EventId, FeedItem, ProposeError, REQUEST_BYTES_MAX, ReadMode, Since, SystemClock};
@@ -166,5 +167,44 @@ async fn log_time_never_moves_back() {
             eventually("the new leader is known", || cluster.node(to).is_leader()).await;
         }
     }
+    cluster.shutdown().await;
+}
+
+/// Everything in `from`, under `to`.
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (entry, path) = (entry.as_ref().unwrap(), to.join(entry.as_ref().unwrap().file_name()));
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &path),
+            false => drop(std::fs::copy(entry.path(), path).unwrap()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_whose_log_went_back_harms_nobody_else() {
+    let mut cluster = TestCluster::start(3, |_| {}).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.follower().await;
+    let (data, older) = (cluster.data_dir(follower), cluster.data_dir(99));
+    cluster.kill(follower).await;
+    copy_dir(&data, &older);
+    cluster.start_node(follower).await;
+    let before = propose_tick(cluster.node(leader)).await;
+    let last = cluster.node(leader).status().last;
+    eventually("the follower has it all", || cluster.node(follower).status().applied >= last).await;
+
+    cluster.kill(follower).await;
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&older, &data).unwrap();
+    cluster.start_node(follower).await;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        assert!(propose_tick(cluster.node(leader)).await >= before);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(cluster.node(leader).fatal().borrow().is_none(), "the leader has stopped");
+    assert!(cluster.node(follower).status().applied < last, "what was lost came back, and nobody was told");
     cluster.shutdown().await;
 }

@@ -15,7 +15,7 @@ const EMPTY_NAMES: [&str; 7] = ["manager", "helper", "util", "processor", "conte
 /// Crate, and the packages it must not name: the layers of the architecture, each knowing only those below.
 const FORBIDDEN: [(&str, &[&str]); 5] = [
     ("machine", &["tokio", "axum", "openraft", "sled", "rand", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
-    ("storage", &["openraft", "axum", "holdfast-raft", "holdfast-api"]),
+    ("storage", &["openraft", "tokio", "axum", "holdfast-raft", "holdfast-api"]),
     ("raft", &["axum", "holdfast-api", "holdfast-node"]),
     ("api", &["openraft", "sled", "holdfast-node"]),
     ("client", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),

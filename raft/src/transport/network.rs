@@ -3,6 +3,8 @@
 // The size of these errors is openraft's choice, and they are rare.
 #![allow(clippy::result_large_err)]
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +14,7 @@ use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError
 use openraft::network::RPCOption;
 use openraft::raft::{SnapshotResponse, StreamAppendResult, TransferLeaderError, TransferLeaderResponse};
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use parking_lot::Mutex;
 
 use super::frame::{Kind, encode_append};
 use super::link::{AddressBook, CallError, Link, Pending};
@@ -21,7 +24,9 @@ use crate::types::{
     AppendRequest, AppendResponse, LogId, PeerNode, Snapshot, TransferRequest, TypeConfig, Vote, VoteRequest,
     VoteResponse,
 };
-use crate::wire::{AppendAnswer, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId, decode, encode};
+use crate::wire::{
+    AppendAnswer, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId, WireVote, decode, encode,
+};
 
 /// How long one append may take. A follower answers after its disk has synced, and syncs of 300 ms were
 /// seen; a closed link ends the wait at once in any case.
@@ -36,6 +41,47 @@ pub(crate) struct Network {
     pub links: crate::peers::Links,
     pub registry: super::handshake::Registry,
     pub addresses: AddressBook,
+    pub acknowledged: Acknowledged,
+}
+
+/// How far each peer has acknowledged the log in the term that this node leads. What a peer has acknowledged it has
+/// on its disk; one that denies it later has lost it, and a log that goes back is nothing that Raft can mend.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Acknowledged(Arc<Mutex<HashMap<u64, Mark>>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Mark {
+    term: u64,
+    index: u64,
+    /// So that the log says it once.
+    denied: bool,
+}
+
+impl Acknowledged {
+    fn note(&self, peer: u64, term: u64, last: Option<LogId>) {
+        let Some(index) = last.map(|last| last.index) else { return };
+        let mut marks = self.0.lock();
+        let mark = marks.entry(peer).or_default();
+        if mark.term != term {
+            *mark = Mark { term, index, denied: false };
+        }
+        mark.index = mark.index.max(index);
+    }
+
+    /// What to say when a peer has not got `prev`, if it once had.
+    fn denial(&self, peer: u64, term: u64, prev: Option<LogId>) -> Option<String> {
+        let prev = prev?.index;
+        let mut marks = self.0.lock();
+        let mark = marks.get_mut(&peer).filter(|mark| mark.term == term && mark.index >= prev)?;
+        let what = format!(
+            "node {peer} has lost log entry {prev}, which it had acknowledged: its disk was damaged or put back to an \
+             older state. It gets nothing more, and takes no part, until it is re-joined as a new member"
+        );
+        if !std::mem::replace(&mut mark.denied, true) {
+            tracing::error!("{what}");
+        }
+        Some(what)
+    }
 }
 
 /// openraft's client for one peer.
@@ -45,6 +91,7 @@ pub(crate) struct PeerClient {
     link: Option<Link>,
     registry: super::handshake::Registry,
     addresses: AddressBook,
+    acknowledged: Acknowledged,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -56,6 +103,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             link: self.links.get(target),
             registry: self.registry.clone(),
             addresses: self.addresses.clone(),
+            acknowledged: self.acknowledged.clone(),
         }
     }
 }
@@ -105,11 +153,16 @@ fn append_response(bytes: &[u8]) -> Result<AppendResponse, RpcError> {
 }
 
 /// One append of a stream: sent already, its answer still to come.
-async fn appended(
+struct Sent {
+    peer: u64,
+    term: u64,
     prev: Option<LogId>,
     last: Option<LogId>,
     pending: Result<Pending, CallError>,
-) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
+}
+
+async fn appended(sent: Sent, acknowledged: Acknowledged) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
+    let Sent { peer, term, prev, last, pending } = sent;
     let answer = match pending {
         Ok(pending) => pending.answer(APPEND_LIMIT).await,
         Err(error) => Err(error),
@@ -118,6 +171,16 @@ async fn appended(
     if prev.is_none() && response.is_conflict() {
         // There is nothing before the first entry that could differ.
         return Err(NetworkError::from_string("a conflict before the first entry").into());
+    }
+    match &response {
+        AppendResponse::Success => acknowledged.note(peer, term, last),
+        AppendResponse::PartialSuccess(upto) => acknowledged.note(peer, term, *upto),
+        AppendResponse::Conflict => {
+            if let Some(denial) = acknowledged.denial(peer, term, prev) {
+                return Err(Unreachable::from_string(denial).into());
+            }
+        }
+        AppendResponse::HigherVote(_) => {}
     }
     Ok(response.into_stream_result(prev, last))
 }
@@ -141,16 +204,18 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     {
         Box::pin(async move {
             let link = self.link()?;
+            let (peer, acknowledged) = (self.peer, &self.acknowledged);
             // Sent in order; the answers are awaited later, while more is sent.
             #[allow(clippy::async_yields_async)]
             let answers = input
                 .then(move |rpc| {
-                    let link = link.clone();
+                    let (link, acknowledged) = (link.clone(), acknowledged.clone());
                     async move {
-                        let last = rpc.entries.last().map(|entry| entry.log_id);
-                        let body = encode_append(&rpc);
-                        let pending = link.start(Kind::Append, body).await;
-                        appended(rpc.prev_log_id, last.or(rpc.prev_log_id), pending)
+                        let prev = rpc.prev_log_id;
+                        let last = rpc.entries.last().map(|entry| entry.log_id).or(prev);
+                        let WireVote { term, .. } = (&rpc.vote).into();
+                        let pending = link.start(Kind::Append, encode_append(&rpc)).await;
+                        appended(Sent { peer, term, prev, last, pending }, acknowledged)
                     }
                 })
                 .buffered(APPENDS_IN_FLIGHT);

@@ -4,7 +4,7 @@
 //! Needs a Docker engine and the image `holdfast:dev` (`scripts/image-offline.sh`), so it runs only when asked for:
 //! `HOLDFAST_COMPOSE_TEST=1 cargo test -p holdfast-tests --test compose -- --nocapture`.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod audit;
 mod containers;
