@@ -17,7 +17,8 @@ use crate::send::Call;
 use crate::wire::{
     AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
     Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, ReadMode, RearmBody, ReconcileBody,
-    Reconciled, RetryBody, ReturnedRow, RowView, Runs, StaleRow, StaleRows, TransferBody, WorkflowView, Write,
+    Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRow, StaleRows, TransferBody, WorkflowView,
+    Write,
 };
 
 /// The result of a call.
@@ -51,7 +52,7 @@ impl Client {
 
     /// Cancels the live rows of a workflow and returns their keys.
     pub async fn settle(&self, workflow: &WorkflowId, write: Write) -> CallResult<Vec<DispatchKey>> {
-        let answer: Answer<Keys> = self.post(workflow_path(workflow, "/settle")?, &Empty {}, write).await?;
+        let answer: Answer<Keys> = self.post(workflow_path(workflow, "/settle")?, &SettleBody {}, write).await?;
         Ok(answer.map(|keys| keys.keys))
     }
 
@@ -214,10 +215,6 @@ impl Client {
         self.send(Call::get("/v1/cluster".to_owned())).await
     }
 }
-
-/// The body of a call that says everything in its path.
-#[derive(Serialize)]
-struct Empty {}
 
 impl Client {
     async fn post<T: DeserializeOwned>(&self, path: String, body: &impl Serialize, write: Write) -> CallResult<T> {

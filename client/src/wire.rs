@@ -18,7 +18,7 @@ pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,
 };
-pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, WorkflowView};
+pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, SettleBody, WorkflowView};
 
 /// Answer header: the log index that the answer reflects.
 pub const INDEX_HEADER: &str = "holdfast-index";

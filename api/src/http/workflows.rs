@@ -1,7 +1,9 @@
 //! Routes of workflows.
 
 use axum::extract::State;
-use holdfast_client::wire::{AppendBody, CommitBody, Consistency, HistoryPage, Keys, RearmBody, Runs, WorkflowView};
+use holdfast_client::wire::{
+    AppendBody, CommitBody, Consistency, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
+};
 use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
 
@@ -79,6 +81,7 @@ pub(crate) async fn settle(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
     Guard(write): Guard,
+    Body(SettleBody {}): Body<SettleBody>,
 ) -> Handled<Keys> {
     let keys = store.settle(&id, write).await?;
     Ok(Success(keys.map(|keys| Keys { keys })))

@@ -38,6 +38,12 @@ pub struct RearmBody {
     pub rows: Vec<NewRow>,
 }
 
+/// Body of `POST /v1/workflows/{id}/settle`, whose path says everything. It is asked for all the same: only with a
+/// JSON body does a browser ask before it sends a call to another site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettleBody {}
+
 impl CommitBody {
     /// The commit that this body asks for.
     pub fn into_commit(self, workflow: WorkflowId) -> Commit {
