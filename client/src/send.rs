@@ -106,7 +106,8 @@ impl Client {
         let deadline = Instant::now() + options.deadline + call.wait;
         let first = self.shared.preferred();
         let mut may_have_happened = false;
-        for attempt in 0.. {
+        let mut attempt = 0;
+        loop {
             let (node, url) = self.shared.node(first, attempt);
             let time = (options.attempt_timeout + call.wait).min(deadline.saturating_duration_since(Instant::now()));
             let failure = match timeout(time, self.attempt(url, &call)).await {
@@ -127,8 +128,8 @@ impl Client {
             }
             tracing::debug!(%url, error = %failure.error, ?pause, "asking the next node");
             sleep(pause).await;
+            attempt += 1;
         }
-        unreachable!("the loop above has no end of its own")
     }
 
     /// None between the nodes of one round, a growing one between rounds, or what the node asked for.
