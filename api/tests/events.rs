@@ -1,5 +1,5 @@
 //! The event stream over HTTP: a snapshot, then deltas; resume; lagged.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 
