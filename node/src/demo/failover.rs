@@ -251,6 +251,7 @@ impl Steps {
     }
 }
 
+/// Milliseconds, to a tenth: more than that is noise.
 fn ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1_000.0
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }
