@@ -3,6 +3,9 @@
 //! sled's own batches hold up readers for as long as they take. So a layer's rows go in one by one, after the whole layer
 //! was written to a small file beside the generation. After a crash in the middle the file is there, and its rows are
 //! written again. Before the next layer's file takes its place, sled's rows are durable.
+//!
+//! The file says what its layer follows. sled takes a damaged place in its file for the end of what was written and opens
+//! as of some earlier time; a layer on top of that would hide that the rows in between are lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +20,15 @@ use crate::ids::LogId;
 /// A length that stands for: nothing there.
 const ABSENT: u32 = u32::MAX;
 
+/// An id that stands for: nothing applied.
+const NOTHING: LogId = LogId { term: u64::MAX, index: u64::MAX };
+
 /// A layer, and what the state says of itself once its rows are in.
 #[derive(Debug)]
 pub(super) struct StoredLayer {
     pub layer: Layer,
+    /// The applied id that sled had before.
+    pub follows: Option<LogId>,
     pub applied: LogId,
     pub membership: Option<Vec<u8>>,
 }
@@ -35,13 +43,16 @@ pub(super) fn save(
     root: &Path,
     number: u64,
     layer: &Layer,
+    follows: Option<LogId>,
     applied: LogId,
     membership: Option<&[u8]>,
 ) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(layer.bytes() + 64);
     let start = frame::begin(&mut buffer, FrameKind::Layer);
-    buffer.extend_from_slice(&applied.term.to_le_bytes());
-    buffer.extend_from_slice(&applied.index.to_le_bytes());
+    for id in [follows.unwrap_or(NOTHING), applied] {
+        buffer.extend_from_slice(&id.term.to_le_bytes());
+        buffer.extend_from_slice(&id.index.to_le_bytes());
+    }
     put_length(&mut buffer, membership)?;
     buffer.extend_from_slice(membership.unwrap_or_default());
     for (key, slot) in &layer.rows {
@@ -82,9 +93,9 @@ fn too_long() -> io::Error {
 }
 
 fn parse(contents: &[u8]) -> Option<StoredLayer> {
-    let (term, rest) = contents.split_first_chunk::<8>()?;
-    let (index, rest) = rest.split_first_chunk::<8>()?;
-    let applied = LogId { term: u64::from_le_bytes(*term), index: u64::from_le_bytes(*index) };
+    let (follows, rest) = take_id(contents)?;
+    let follows = Some(follows).filter(|follows| *follows != NOTHING);
+    let (applied, rest) = take_id(rest)?;
     let (length, rest) = take_length(rest)?;
     let (membership, mut rest) = take(rest, length)?;
     let membership = membership.map(<[u8]>::to_vec);
@@ -99,7 +110,13 @@ fn parse(contents: &[u8]) -> Option<StoredLayer> {
         rows.insert(key?.to_vec(), Slot { index: u64::from_le_bytes(*index), value });
         rest = after;
     }
-    Some(StoredLayer { layer: Layer::of(rows), applied, membership })
+    Some(StoredLayer { layer: Layer::of(rows), follows, applied, membership })
+}
+
+fn take_id(bytes: &[u8]) -> Option<(LogId, &[u8])> {
+    let (term, rest) = bytes.split_first_chunk::<8>()?;
+    let (index, rest) = rest.split_first_chunk::<8>()?;
+    Some((LogId { term: u64::from_le_bytes(*term), index: u64::from_le_bytes(*index) }, rest))
 }
 
 fn take_length(bytes: &[u8]) -> Option<(u32, &[u8])> {

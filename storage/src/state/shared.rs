@@ -38,6 +38,8 @@ pub(super) struct Shared {
 /// What changes when rows get into sled; whoever writes them holds its lock, after it the overlay's.
 #[derive(Debug, Default)]
 pub(super) struct Sled {
+    /// The last entry whose rows are in sled.
+    pub applied: Option<LogId>,
     pub large: LargeRows,
     pub cursor: Option<Arc<Mutex<Cursor>>>,
 }
@@ -151,9 +153,11 @@ impl Shared {
         let Some(applied) = flushed.applied else { return Ok(()) };
         let generation = self.current();
         let membership = flushed.membership.as_deref();
-        layer_file::save(&self.root, generation.number, layer, applied, membership)?;
+        layer_file::save(&self.root, generation.number, layer, sled.applied, applied, membership)?;
         write_rows(&generation, sled, layer, applied, membership).map_err(io::Error::other)?;
-        generation.sync()
+        generation.sync()?;
+        sled.applied = Some(applied);
+        Ok(())
     }
 
     /// Lets another generation take over, with nothing of the old one left.
@@ -175,10 +179,17 @@ fn recover(root: &Path, generation: &Generation) -> Result<(Sled, Overlay), Stor
     let dir = Generation::dir(root, generation.number);
     let unreadable = |error: ArchiveError| StorageError::damaged(&dir, 0, error.0);
     let (mut sled, mut overlay) = load(generation).map_err(unreadable)?;
-    if let Some(StoredLayer { layer, applied, membership }) = layer_file::load(root, generation.number)?
+    if let Some(StoredLayer { layer, follows, applied, membership }) = layer_file::load(root, generation.number)?
         && Some(applied) != overlay.applied
     {
+        if overlay.applied != follows {
+            let name = |id: Option<LogId>| id.map_or_else(|| "nothing".to_owned(), |id| id.to_string());
+            let (has, had) = (name(overlay.applied), name(follows));
+            let what = format!("sled has rows up to {has}, and had them up to {had}: rows were lost");
+            return Err(StorageError::damaged(&dir, 0, what));
+        }
         write_rows(generation, &mut sled, &layer, applied, membership.as_deref()).map_err(unreadable)?;
+        sled.applied = Some(applied);
         (overlay.applied, overlay.membership) = (Some(applied), membership);
     }
     generation.sync().map_err(|error| StorageError::io("syncing", &dir, error))?;
@@ -224,7 +235,7 @@ fn load(generation: &Generation) -> ArchiveResult<(Sled, Overlay)> {
         membership: read_meta(generation, keys::MEMBERSHIP, membership)?,
         ..Overlay::default()
     };
-    Ok((Sled { large: LargeRows::load(&generation.db)?, cursor: None }, overlay))
+    Ok((Sled { applied: overlay.applied, large: LargeRows::load(&generation.db)?, cursor: None }, overlay))
 }
 
 fn read_meta<T>(

@@ -367,7 +367,8 @@ fn a_layer_that_was_cut_off_anywhere_is_finished_at_the_next_start() {
         let mut sled = state.shared.sled();
         let (Some(layer), Flushed { applied, membership }) = state.shared.freeze() else { panic!("nothing to write") };
         let generation = state.shared.current();
-        layer_file::save(root.path(), generation.number, &layer, applied.unwrap(), membership.as_deref()).unwrap();
+        layer_file::save(root.path(), generation.number, &layer, sled.applied, applied.unwrap(), membership.as_deref())
+            .unwrap();
         let some = random.below(layer.rows.len() as u64 + 1) as usize;
         for (key, slot) in layer.rows.iter().take(some) {
             rows::put(&generation.db, &mut sled.large, slot.index, key, slot.value.as_deref()).unwrap();
@@ -408,4 +409,30 @@ fn a_damaged_layer_is_damage() {
     bytes[30] ^= 1;
     fs::write(&layer, bytes).unwrap();
     assert!(State::open(root.path(), config(), Poison::default()).unwrap_err().is_damage());
+}
+
+#[test]
+fn a_layer_does_not_hide_that_sled_has_lost_rows() {
+    let (root, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    State::create(root.path()).unwrap();
+    let generation = Generation::dir(root.path(), 1);
+    let commit = |state: &State, index: u64| {
+        state.commit(writes(&[(&format!("row-{index}"), Some(b"1"))]), id(index), None).unwrap();
+        state.sync().unwrap();
+    };
+    let state = open(root.path());
+    commit(&state, 1);
+    drop(state);
+    copy_dir(&generation, older.path());
+    let state = open(root.path());
+    commit(&state, 2);
+    commit(&state, 3);
+    drop(state);
+
+    // sled as it opens when its file is damaged behind the first row.
+    fs::remove_dir_all(&generation).unwrap();
+    fs::create_dir(&generation).unwrap();
+    copy_dir(older.path(), &generation);
+    let error = State::open(root.path(), config(), Poison::default()).unwrap_err();
+    assert!(error.is_damage() && error.to_string().contains("rows were lost"), "{error}");
 }
