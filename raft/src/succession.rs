@@ -26,8 +26,10 @@ const ASK_LIMIT: Duration = Duration::from_millis(100);
 /// to come to the same verdict, and longer when they stay with another.
 const ASK_PAUSE_MIN: Duration = Duration::from_millis(15);
 const ASK_PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long a better candidate is given before this node stands itself.
-const DEFER: Duration = Duration::from_millis(60);
+/// How long a better candidate is given before this node stands itself. Longer than a slow disk takes to sync the
+/// candidate's own vote, which comes before it asks for any other: two candidates in one term split the votes, and
+/// that costs a whole election timeout. Where the better candidate wins, nobody notices the wait.
+const DEFER: Duration = Duration::from_millis(200);
 /// How long an election may take before everything is looked at anew.
 const ELECTION_PAUSE: Duration = Duration::from_millis(150);
 
