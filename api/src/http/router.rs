@@ -8,7 +8,8 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower_http::timeout::RequestBodyTimeoutLayer;
-use tower_http::trace::TraceLayer;
+use tower_http::trace::{DefaultOnFailure, TraceLayer};
+use tracing::Level;
 
 use super::error::ApiError;
 use super::{cluster, events, health, outbox, shards, workflows};
@@ -46,7 +47,8 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(body_bytes_max))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
-        .layer(TraceLayer::new_for_http())
+        // A refusal is told to its caller; to the log it is no failure of this node, so spans and `debug` are enough.
+        .layer(TraceLayer::new_for_http().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
         .with_state(store)
 }
 

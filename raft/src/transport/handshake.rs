@@ -91,7 +91,8 @@ pub enum Refusal {
     /// The member's data directory is not the one that it was first seen with.
     #[error(
         "node {node} came with another data directory ({found:032x}) than it was first seen with \
-         ({known:032x}); a member that lost its disk must not vote: re-join it as a new member"
+         ({known:032x}); a member that lost its disk must not vote. Put that data directory back; without it the \
+         node can only re-join as a new member, and members cannot be added in this version yet"
     )]
     IncarnationChanged {
         /// The member.

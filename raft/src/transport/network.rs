@@ -75,7 +75,8 @@ impl Acknowledged {
         let mark = marks.get_mut(&peer).filter(|mark| mark.term == term && mark.index >= prev)?;
         let what = format!(
             "node {peer} has lost log entry {prev}, which it had acknowledged: its disk was damaged or put back to an \
-             older state. It gets nothing more, and takes no part, until it is re-joined as a new member"
+             older state. It gets nothing more and takes no part. It can only re-join as a new member, and members \
+             cannot be added in this version yet: keep the other nodes running"
         );
         if !std::mem::replace(&mut mark.denied, true) {
             tracing::error!("{what}");
