@@ -17,6 +17,8 @@ pub(crate) type Histories = BTreeMap<WorkflowId, Vec<HistoryEvent>>;
 /// What a kill found in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Kill {
+    /// The node that was killed.
+    pub node: NodeName,
     /// When it was.
     pub at: Instant,
     /// The shards that the dead node owned.
@@ -142,8 +144,10 @@ impl Evidence {
     /// What the dead nodes held ran again; what workers held did not.
     fn judge_kills(&self, report: &mut Report) {
         for kill in &self.kills {
-            let after = |key: &&DispatchKey| self.executions_of(key).iter().any(|execution| execution.began > kill.at);
-            let again = kill.held_by_engine.iter().filter(after).count() as u64;
+            let ran_again = |key: &&DispatchKey| {
+                self.executions_of(key).iter().any(|execution| execution.began_after_death_of(&kill.node, kill.at))
+            };
+            let again = kill.held_by_engine.iter().filter(ran_again).count() as u64;
             if again == 0 {
                 report.problems.push("no row of a killed node was executed again".to_owned());
             }
@@ -276,7 +280,13 @@ mod tests {
             staged: BTreeSet::from([key(1).workflow]),
             executions,
             histories: BTreeMap::from([(node("node-a"), histories.clone()), (node("node-b"), histories)]),
-            kills: vec![Kill { at: *KILLED_AT, shards, held_by_engine: vec![key(1)], held_by_workers: vec![key(2)] }],
+            kills: vec![Kill {
+                node: node("node-a"),
+                at: *KILLED_AT,
+                shards,
+                held_by_engine: vec![key(1)],
+                held_by_workers: vec![key(2)],
+            }],
         }
     }
 

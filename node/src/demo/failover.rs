@@ -73,7 +73,8 @@ impl Demo {
             held_by_workers.len(),
             victim.on_its_shards(&held_by_workers),
         ));
-        let kill = Kill { at: killed_at, shards: victim.shards.clone(), held_by_engine, held_by_workers };
+        let (node, shards) = (victim.name.clone(), victim.shards.clone());
+        let kill = Kill { node, at: killed_at, shards, held_by_engine, held_by_workers };
         let steps = self.follow(&victim, &kill).await?;
         let to_caught_up = self.bring_back(&victim).await?;
         let after = |at: Option<Instant>| {
@@ -155,7 +156,7 @@ impl Demo {
             down: self.watch.sighted(kill.at, down).first().map(|(at, ())| *at),
             elected: self.watch.sighted(kill.at, elected).into_iter().next(),
             adopted,
-            redelivered: self.ledger.first_again(&kill.held_by_engine, kill.at),
+            redelivered: self.ledger.first_again(&kill.held_by_engine, &kill.node, kill.at),
         }
     }
 

@@ -63,6 +63,15 @@ pub(crate) struct Execution {
     pub outcome: Outcome,
 }
 
+impl Execution {
+    /// True if it began after `node` was killed. What that node itself had begun does not count, although
+    /// its line may have come through the pipe a moment later.
+    pub fn began_after_death_of(&self, node: &NodeName, killed_at: Instant) -> bool {
+        let is_its_own = self.outcome == Outcome::Killed && self.by == Executor::Engine(node.clone());
+        self.began > killed_at && !is_its_own
+    }
+}
+
 /// The book. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger(Arc<Mutex<Books>>);
@@ -133,12 +142,18 @@ impl Ledger {
         rows
     }
 
-    /// The first of these rows that was executed again after `since`.
-    pub fn first_again(&self, rows: &[DispatchKey], since: Instant) -> Option<(DispatchKey, Execution)> {
+    /// The first of these rows that was executed again after the death of `node`.
+    pub fn first_again(
+        &self,
+        rows: &[DispatchKey],
+        node: &NodeName,
+        killed_at: Instant,
+    ) -> Option<(DispatchKey, Execution)> {
         let books = self.books();
         let executions = rows.iter().filter_map(|key| Some((key, books.executions.get(key)?)));
-        let again = executions.flat_map(|(key, executions)| executions.iter().map(move |execution| (key, execution)));
-        let first = again.filter(|(_, execution)| execution.began > since).min_by_key(|(_, execution)| execution.began);
+        let executions = executions.flat_map(|(key, all)| all.iter().map(move |execution| (key, execution)));
+        let again = executions.filter(|(_, execution)| execution.began_after_death_of(node, killed_at));
+        let first = again.min_by_key(|(_, execution)| execution.began);
         first.map(|(key, execution)| (key.clone(), execution.clone()))
     }
 
@@ -169,18 +184,19 @@ mod tests {
         let ledger = Ledger::default();
         let (a, b) = (NodeName::new("node-a").unwrap(), NodeName::new("node-b").unwrap());
         let token = |number| ClaimToken { index: 1, number };
+        // The kill came before the lines were read.
+        let killed_at = Instant::now();
         ledger.enter(&a, Line::Began { key: row(1), token: token(1) });
         ledger.enter(&a, Line::Began { key: row(2), token: token(2) });
         ledger.enter(&b, Line::Began { key: row(3), token: token(3) });
         ledger.enter(&a, Line::Ended { key: row(1), token: token(1), seq: Some(4) });
         ledger.began(Executor::Worker(0), row(4), token(4));
 
-        let killed_at = Instant::now();
         assert_eq!(ledger.killed(&a), [row(2)]);
         assert_eq!(ledger.killed(&a), []);
-        assert!(ledger.first_again(&[row(2)], killed_at).is_none());
+        assert!(ledger.first_again(&[row(2)], &a, killed_at).is_none());
         ledger.enter(&b, Line::Began { key: row(2), token: token(5) });
-        let (again, execution) = ledger.first_again(&[row(1), row(2)], killed_at).unwrap();
+        let (again, execution) = ledger.first_again(&[row(2)], &a, killed_at).unwrap();
         assert_eq!((again, execution.by), (row(2), Executor::Engine(b.clone())));
         assert_eq!(ledger.in_hand(|by| *by == Executor::Engine(b.clone())), [row(2), row(3)]);
     }
