@@ -11,6 +11,8 @@ use holdfast_tests::links::Flow;
 use holdfast_tests::load::{self, Load};
 use holdfast_tests::wait::{LONG, wait_until};
 
+/// The run that everybody makes; other seeds are drawn by hand.
+const SEED: u64 = 2;
 /// Faults in a run of the suite.
 const STEPS: u64 = 12;
 /// Acknowledged writes that each step waits for, so that the faults meet work.
@@ -84,7 +86,7 @@ async fn strike(cluster: &Cluster, fault: Fault, node: usize, lasts: Duration) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> Result<()> {
-    let seed = from_environment("HOLDFAST_CHAOS_SEED", u64::from(std::process::id()))?;
+    let seed = from_environment("HOLDFAST_CHAOS_SEED", SEED)?;
     let steps = from_environment("HOLDFAST_CHAOS_STEPS", STEPS)?;
     println!("repeat with HOLDFAST_CHAOS_SEED={seed}");
     let mut dice = Dice(seed.wrapping_mul(2).wrapping_add(1));
