@@ -85,7 +85,10 @@ impl StoreError {
 fn reject_status(reject: &Reject) -> u16 {
     match reject {
         Reject::InvalidArgument { .. } => 400,
-        Reject::RowNotFound { .. } | Reject::NoSuchShard { .. } => 404,
+        Reject::RowNotFound { .. }
+        | Reject::NoSuchShard { .. }
+        | Reject::WorkflowNotFound { .. }
+        | Reject::NamespaceNotFound { .. } => 404,
         Reject::LimitExceeded { .. } => 413,
         Reject::SequenceConflict { .. }
         | Reject::NotOwner { .. }
@@ -95,7 +98,13 @@ fn reject_status(reject: &Reject) -> u16 {
         | Reject::WorkflowStatus { .. }
         | Reject::IdempotencyConflict
         | Reject::NodeState { .. }
-        | Reject::EpochConflict { .. } => 409,
+        | Reject::EpochConflict { .. }
+        | Reject::WorkflowEnded { .. }
+        | Reject::WorkflowOpen { .. }
+        | Reject::BeingRemoved { .. }
+        | Reject::NotDeadLetter { .. }
+        | Reject::AlreadyJudged { .. }
+        | Reject::NamespaceDeprecated { .. } => 409,
     }
 }
 

@@ -38,6 +38,13 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::Rearm { .. } => "rearm",
         Command::Reconcile { .. } => "reconcile",
         Command::Tick => "tick",
+        Command::Stage { .. } => "stage",
+        Command::Timer { .. } => "timer",
+        Command::MarkFailureDelivered { .. } => "mark_failure_delivered",
+        Command::Redrive { .. } => "redrive",
+        Command::PutNamespace { .. } => "put_namespace",
+        Command::Purge => "purge",
+        Command::Delete { .. } => "delete",
     }
 }
 

@@ -111,8 +111,7 @@ impl Store {
         events: Vec<NewEvent>,
         write: Write,
     ) -> StoreResult<Committed> {
-        let workflow = workflow.clone();
-        self.commit(Commit { workflow, expected_seq, events, rows: Vec::new(), settle: Vec::new() }, write).await
+        self.commit(Commit { events, ..Commit::new(workflow.clone(), expected_seq) }, write).await
     }
 
     /// Appends events, stages rows and settles rows of one workflow: all or nothing.

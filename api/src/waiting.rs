@@ -318,7 +318,11 @@ impl Due {
             }
             // The node's own claims may take the rows of a shard from now on.
             Effect::ShardAcquired { .. } => self.everywhere = true,
-            Effect::ShardLost { .. } | Effect::HistoryGrew { .. } | Effect::TopologyChanged => {}
+            Effect::RoomForClaims { .. } => self.everywhere = true,
+            Effect::ShardLost { .. }
+            | Effect::HistoryGrew { .. }
+            | Effect::TopologyChanged
+            | Effect::TimersDue { .. } => {}
         }
     }
 }

@@ -33,17 +33,18 @@ fn a_commit() {
         visible_after: Millis(5),
         retry: RetryPolicy::default(),
     };
-    let body = CommitBody { expected_seq: 3, events: vec![event], rows: vec![row], settle: vec![9] };
+    let (settle, transitions, timers) = (vec![9], Vec::new(), Vec::new());
+    let body = CommitBody { expected_seq: 3, events: vec![event], rows: vec![row], settle, transitions, timers };
     shape(
         body.clone(),
         concat!(
             r#"{"expected_seq":3,"#,
-            r#""events":[{"kind":"ActivityScheduled","ordinal":1,"start":null,"#,
+            r#""events":[{"kind":"ActivityScheduled","ordinal":1,"start":null,"search_attributes":null,"#,
             r#""payload":{"content_type":"application/json","json":[1,2]}}],"#,
             r#""rows":[{"ordinal":1,"task_queue":"default","node":null,"activity_type":"charge","#,
             r#""input":{"content_type":"text/plain","text":"in"},"visible_after":5,"#,
             r#""retry":{"initial_ms":1000,"multiplier_percent":200,"maximum_ms":60000,"deliveries_max":10}}],"#,
-            r#""settle":[9]}"#,
+            r#""settle":[9],"transitions":[],"timers":[]}"#,
         ),
     );
     let workflow = WorkflowId::new("w").unwrap();

@@ -113,6 +113,13 @@ impl<'a> Apply<'a> {
                 self.reconcile(older_than_ms, limit, excluded).map(Ok)
             }
             Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
+            Command::Stage { .. }
+            | Command::Timer { .. }
+            | Command::MarkFailureDelivered { .. }
+            | Command::Redrive { .. }
+            | Command::PutNamespace { .. }
+            | Command::Purge
+            | Command::Delete { .. } => Ok(Err(Reject::invalid("this version does not do that yet"))),
         }
     }
 

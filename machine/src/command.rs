@@ -8,8 +8,10 @@ use crate::id::{
     ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, Millis, Namespace, NodeName,
     ShardId, TaskQueue, WorkflowId,
 };
+use crate::namespace::NamespaceSettings;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
+use crate::timer::TimerChange;
 
 /// One log entry: the commands that were waiting when the leader built it, and its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +157,48 @@ pub enum Command {
     },
     /// Since 0.1. Lets log time reach the entry's time, so that leases end while nothing else happens.
     Tick,
+    /// Since 0.1. Stages rows without events of their own; a key that has a row is left as it is.
+    Stage {
+        /// The workflow; it may have no history yet.
+        workflow: WorkflowId,
+        /// The namespace of a workflow without a history; one with a history has its own.
+        namespace: Namespace,
+        /// The rows.
+        rows: Vec<NewRow>,
+    },
+    /// Since 0.1. Arms or retires a timer.
+    Timer {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// What to do.
+        change: TimerChange,
+    },
+    /// Since 0.1. Notes that the workflow has heard of a dead letter.
+    MarkFailureDelivered {
+        /// The row.
+        key: DispatchKey,
+    },
+    /// Since 0.1. Puts a dead letter back to pending, with a delivery count of 0.
+    Redrive {
+        /// The row.
+        key: DispatchKey,
+        /// Even if the workflow has heard of the failure.
+        forced: bool,
+    },
+    /// Since 0.1. Creates a namespace or gives it other settings.
+    PutNamespace {
+        /// The namespace.
+        namespace: Namespace,
+        /// All of its settings.
+        settings: NamespaceSettings,
+    },
+    /// Since 0.1. Removes a portion of what its namespace's retention has run out for.
+    Purge,
+    /// Since 0.1. Removes one finished workflow before its time.
+    Delete {
+        /// The workflow.
+        workflow: WorkflowId,
+    },
 }
 
 impl Command {
@@ -166,7 +210,12 @@ impl Command {
             | Self::Complete { key, .. }
             | Self::Fail { key, .. }
             | Self::Retry { key, .. } => Some(&key.workflow),
-            Self::Settle { workflow } | Self::Rearm { workflow, .. } => Some(workflow),
+            Self::Settle { workflow }
+            | Self::Rearm { workflow, .. }
+            | Self::Stage { workflow, .. }
+            | Self::Timer { workflow, .. }
+            | Self::Delete { workflow } => Some(workflow),
+            Self::MarkFailureDelivered { key } | Self::Redrive { key, .. } => Some(&key.workflow),
             Self::Create { .. }
             | Self::Boot { .. }
             | Self::Assign { .. }
@@ -174,7 +223,9 @@ impl Command {
             | Self::Transfer { .. }
             | Self::Claim(_)
             | Self::Reconcile { .. }
-            | Self::Tick => None,
+            | Self::Tick
+            | Self::PutNamespace { .. }
+            | Self::Purge => None,
         }
     }
 }
@@ -196,12 +247,57 @@ pub struct Commit {
     /// Ordinals of this workflow whose pending or claimed rows are to be cancelled.
     #[serde(default)]
     pub settle: Vec<u64>,
+    /// Transitions of this workflow's rows. The outcomes that they record stand behind `events`, in order.
+    #[serde(default)]
+    pub transitions: Vec<Transition>,
+    /// Timers of this workflow to arm and to retire, in order.
+    #[serde(default)]
+    pub timers: Vec<TimerChange>,
+}
+
+/// What becomes of one row, as part of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transition {
+    /// The row.
+    pub ordinal: u64,
+    /// The claim; without one the row is driven by key.
+    #[serde(default)]
+    pub token: Option<ClaimToken>,
+    /// What to do.
+    pub action: RowAction,
+}
+
+/// The transitions that a commit can make. Variants are only added at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum RowAction {
+    /// As [`Command::Complete`].
+    Complete {
+        /// The result.
+        #[serde(default)]
+        result: Payload,
+    },
+    /// As [`Command::Fail`].
+    Fail {
+        /// The error.
+        #[serde(default)]
+        error: Payload,
+        /// False: no further attempt.
+        retryable: bool,
+    },
+    /// As [`Command::Retry`].
+    Retry {
+        /// How long the row stays invisible.
+        delay_ms: u64,
+    },
 }
 
 impl Commit {
     /// A commit of nothing yet, to a history that ends at `expected_seq`.
     pub fn new(workflow: WorkflowId, expected_seq: u64) -> Self {
-        Self { workflow, expected_seq, events: Vec::new(), rows: Vec::new(), settle: Vec::new() }
+        let (events, rows, settle) = (Vec::new(), Vec::new(), Vec::new());
+        Self { workflow, expected_seq, events, rows, settle, transitions: Vec::new(), timers: Vec::new() }
     }
 
     /// The same with one more event.

@@ -56,7 +56,7 @@ impl Apply<'_> {
         places: &Places,
     ) -> ArchiveResult<Committed> {
         let rows_hash = hash_of_rows(&commit);
-        let Commit { workflow: id, expected_seq, events, rows, settle } = commit;
+        let Commit { workflow: id, expected_seq, events, rows, settle, transitions: _, timers: _ } = commit;
         let Projection { workflow, runs, outcomes, closed } = projection;
         let (head, namespace, grew) = (workflow.head, workflow.namespace.clone(), !events.is_empty());
         for (event, seq) in events.into_iter().zip(expected_seq + 1..) {
@@ -92,7 +92,7 @@ impl Apply<'_> {
         if grew {
             self.announce(&id, head);
         }
-        Ok(Committed { head, duplicate: false, staged, settled })
+        Ok(Committed { head, duplicate: false, staged, settled, transitions: Vec::new(), retirements: Vec::new() })
     }
 
     /// Tells this node's engine that a history grew.
@@ -249,7 +249,7 @@ fn as_before(commit: &Commit) -> Committed {
     let head = commit.expected_seq + commit.events.len() as u64;
     let key = |row: &NewRow| DispatchKey { workflow: commit.workflow.clone(), ordinal: row.ordinal };
     let staged = commit.rows.iter().map(|row| Staged { key: key(row), written: false }).collect();
-    Committed { head, duplicate: true, staged, settled: Vec::new() }
+    Committed { head, duplicate: true, staged, settled: Vec::new(), transitions: Vec::new(), retirements: Vec::new() }
 }
 
 /// The hash of a commit that does nothing to rows.
@@ -320,7 +320,7 @@ mod tests {
     use crate::trial::{Trial, activities, id, started};
 
     fn commit(expected_seq: u64, events: Vec<NewEvent>, rows: Vec<crate::NewRow>) -> Commit {
-        Commit { workflow: id("order-1"), expected_seq, events, rows, settle: Vec::new() }
+        Commit { events, rows, ..Commit::new(id("order-1"), expected_seq) }
     }
 
     #[test]

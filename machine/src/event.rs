@@ -122,6 +122,23 @@ pub enum ClusterEvent {
         /// Why.
         error: String,
     },
+    /// A namespace was created or first used.
+    NamespaceCreated {
+        /// The namespace.
+        namespace: Namespace,
+    },
+    /// A namespace's ceiling of claimed rows was changed.
+    NamespaceQuotaChanged {
+        /// The namespace.
+        namespace: Namespace,
+        /// The new ceiling.
+        claimed_max: Option<u32>,
+    },
+    /// Finished workflows were removed, their retention having run out or an operator having said so.
+    WorkflowsRemoved {
+        /// How many.
+        workflows: u64,
+    },
 }
 
 impl ClusterEvent {
@@ -184,6 +201,16 @@ pub enum Effect {
     },
     /// Members, their liveness or the directory changed.
     TopologyChanged,
+    /// Log time has passed a timer of this shard, or one that it had passed before is there to be seen.
+    TimersDue {
+        /// The shard.
+        shard: ShardId,
+    },
+    /// A namespace that was at its ceiling has room for claims.
+    RoomForClaims {
+        /// The namespace.
+        namespace: Namespace,
+    },
 }
 
 #[cfg(test)]

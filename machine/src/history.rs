@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::attributes::AttributesUpdate;
 use crate::id::{Millis, Namespace, RunId, WorkflowType};
 use crate::payload::Payload;
 
@@ -160,6 +161,9 @@ pub struct NewEvent {
     /// The run's particulars, for WorkflowStarted.
     #[serde(default)]
     pub start: Option<WorkflowStart>,
+    /// Search attributes to set or remove, for WorkflowStarted and SearchAttributesUpdated.
+    #[serde(default)]
+    pub search_attributes: Option<AttributesUpdate>,
     /// The body.
     #[serde(default)]
     pub payload: Payload,
@@ -168,7 +172,7 @@ pub struct NewEvent {
 impl NewEvent {
     /// An event of `kind` with nothing else in it.
     pub fn of(kind: EventKind) -> Self {
-        Self { kind, ordinal: None, start: None, payload: Payload::default() }
+        Self { kind, ordinal: None, start: None, search_attributes: None, payload: Payload::default() }
     }
 
     /// The WorkflowStarted that opens a run of `workflow_type` in the default namespace.
@@ -201,14 +205,16 @@ pub struct HistoryEvent {
     pub ordinal: Option<u64>,
     /// The run's particulars, for WorkflowStarted.
     pub start: Option<WorkflowStart>,
+    /// Search attributes set or removed, for WorkflowStarted and SearchAttributesUpdated.
+    pub search_attributes: Option<AttributesUpdate>,
     /// The body.
     pub payload: Payload,
 }
 
 impl HistoryEvent {
     pub(crate) fn new(seq: u64, at: Millis, event: NewEvent) -> Self {
-        let NewEvent { kind, ordinal, start, payload } = event;
-        Self { seq, at, kind, ordinal, start, payload }
+        let NewEvent { kind, ordinal, start, search_attributes, payload } = event;
+        Self { seq, at, kind, ordinal, start, search_attributes, payload }
     }
 
     /// True if this is what appending `event` left behind.
@@ -216,6 +222,7 @@ impl HistoryEvent {
         self.kind == event.kind
             && self.ordinal == event.ordinal
             && self.start == event.start
+            && self.search_attributes == event.search_attributes
             && self.payload == event.payload
     }
 }

@@ -106,6 +106,10 @@ text_id!(/// Who took a plain lease, in its own words; shown to people, never co
     Claimant, "claimant");
 text_id!(/// A caller's key for one mutating call; a retry under it gets the first reply.
     IdempotencyKey, "idempotency key");
+text_id!(/// The name of one timer of a workflow.
+    TimerId, "timer id");
+text_id!(/// The name of a search attribute.
+    AttributeName, "attribute name");
 text_id!(/// One start of one node's process; fresh at each start.
     BootId, "boot id");
 

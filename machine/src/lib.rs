@@ -28,6 +28,7 @@
 
 mod apply;
 mod archive;
+mod attributes;
 mod claim;
 mod command;
 mod commit;
@@ -38,6 +39,7 @@ mod id;
 mod keys;
 pub mod limits;
 mod member;
+mod namespace;
 mod outbox;
 mod payload;
 mod projection;
@@ -48,22 +50,25 @@ mod reply;
 mod row_index;
 mod shard;
 mod state;
+mod timer;
 #[cfg(test)]
 mod trial;
 mod validate;
 
 pub use apply::Applied;
 pub use archive::{Archive, ArchiveError, ArchiveResult, MemoryArchive, Pair, Writes};
-pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, Scope};
+pub use attributes::{AttributeValue, Attributes, AttributesUpdate};
+pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, RowAction, Scope, Transition};
 pub use event::{ClusterEvent, Effect};
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{
-    ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, InvalidId, Millis, Namespace,
-    NodeName, RunId, ShardId, TaskQueue, WorkflowId, WorkflowType,
+    ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, InvalidId, Millis,
+    Namespace, NodeName, RunId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
 };
 pub use keys::STATE_VERSION;
 pub use limits::Limits;
 pub use member::{Evidence, Liveness, Member, MemberState};
+pub use namespace::{NamespaceSettings, NamespaceState, RETENTION_MS_DEFAULT};
 pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};
 pub use payload::{JSON, OCTETS, Payload};
 pub use query::RowCounts;
@@ -71,3 +76,4 @@ pub use reject::Reject;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
 pub use shard::ShardEntry;
 pub use state::{Machine, Meta};
+pub use timer::{Arming, Retirement, TimerChange};

@@ -187,13 +187,7 @@ mod tests {
     fn what_storage_has_yet_to_commit_is_seen() {
         let mut trial = Trial::new();
         trial.start("order-1", [1]);
-        let commit = crate::Commit {
-            workflow: id("order-1"),
-            expected_seq: 3,
-            events: vec![NewEvent::of(EventKind::WorkflowCompleted)],
-            rows: Vec::new(),
-            settle: Vec::new(),
-        };
+        let commit = crate::Commit::new(id("order-1"), 3).event(NewEvent::of(EventKind::WorkflowCompleted));
         let entry = Entry { at: Millis(0), requests: vec![Command::Commit(commit).into()] };
         trial.machine.apply(trial.machine.applied() + 1, entry, &trial.archive).unwrap();
         let (machine, archive) = (&trial.machine, &trial.archive);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::history::{EventKind, WorkflowStatus};
-use crate::id::{DispatchKey, Epoch, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, Epoch, Namespace, NodeName, ShardId, WorkflowId};
 use crate::outbox::RowStatus;
 
 /// Why a command was refused. Variants are only added at the end.
@@ -112,6 +112,60 @@ pub enum Reject {
         /// Its epoch.
         epoch: Epoch,
     },
+    /// The workflow has no history.
+    #[error("there is no workflow {workflow}")]
+    WorkflowNotFound {
+        /// The workflow.
+        workflow: WorkflowId,
+    },
+    /// The workflow has ended, and this is for open ones only.
+    #[error("workflow {workflow} is {status}")]
+    WorkflowEnded {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// Its status.
+        status: WorkflowStatus,
+    },
+    /// The workflow has not ended, and this is for finished ones only.
+    #[error("workflow {workflow} is {status}; only a finished workflow can be removed")]
+    WorkflowOpen {
+        /// The workflow.
+        workflow: WorkflowId,
+        /// Its status.
+        status: WorkflowStatus,
+    },
+    /// The workflow was removed and what it left is still being cleared away; its id is free again soon.
+    #[error("workflow {workflow} is being removed; try again in a moment")]
+    BeingRemoved {
+        /// The workflow.
+        workflow: WorkflowId,
+    },
+    /// The row is no dead letter.
+    #[error("row {key} is {status}, not a dead letter")]
+    NotDeadLetter {
+        /// The row.
+        key: DispatchKey,
+        /// Its status.
+        status: RowStatus,
+    },
+    /// The workflow has heard of the dead letter; only a forced redrive takes it back.
+    #[error("the workflow of {key} has heard of its failure; only a forced redrive takes it back")]
+    AlreadyJudged {
+        /// The row.
+        key: DispatchKey,
+    },
+    /// Nothing is known of the namespace.
+    #[error("there is no namespace {namespace}")]
+    NamespaceNotFound {
+        /// The namespace.
+        namespace: Namespace,
+    },
+    /// The namespace takes no new workflows.
+    #[error("namespace {namespace} is deprecated and takes no new workflows")]
+    NamespaceDeprecated {
+        /// The namespace.
+        namespace: Namespace,
+    },
 }
 
 impl Reject {
@@ -131,6 +185,14 @@ impl Reject {
             Self::NoSuchShard { .. } => "no_such_shard",
             Self::NodeState { .. } => "node_state",
             Self::EpochConflict { .. } => "epoch_conflict",
+            Self::WorkflowNotFound { .. } => "workflow_not_found",
+            Self::WorkflowEnded { .. } => "workflow_ended",
+            Self::WorkflowOpen { .. } => "workflow_open",
+            Self::BeingRemoved { .. } => "being_removed",
+            Self::NotDeadLetter { .. } => "not_dead_letter",
+            Self::AlreadyJudged { .. } => "already_judged",
+            Self::NamespaceNotFound { .. } => "namespace_not_found",
+            Self::NamespaceDeprecated { .. } => "namespace_deprecated",
         }
     }
 

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClaimToken, DispatchKey, Epoch, Millis, NodeName, ShardId};
+use crate::namespace::NamespaceState;
 use crate::outbox::RowStatus;
+use crate::timer::Retirement;
 
 /// The answer to one [`crate::Command`]. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +85,30 @@ pub enum Reply {
         /// Log time now.
         at: Millis,
     },
+    /// Rows were staged by themselves.
+    Staged {
+        /// Each row of the request, and whether it was written.
+        rows: Vec<Staged>,
+    },
+    /// A timer is armed.
+    TimerScheduled,
+    /// What came of a timer's retirement.
+    TimerRetired(Retirement),
+    /// The mark is set.
+    FailureDelivered,
+    /// The dead letter is pending again.
+    Redriven,
+    /// The namespace as it is now.
+    NamespacePut(NamespaceState),
+    /// What a purge removed.
+    Purged {
+        /// Finished workflows that are not to be seen any more.
+        workflows: u64,
+        /// True if more is due already.
+        more: bool,
+    },
+    /// The workflow is not to be seen any more.
+    Deleted,
 }
 
 /// A change of a shard's owner and what it did to the shard's rows.
@@ -99,7 +125,7 @@ pub struct Moved {
 }
 
 /// What a commit did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// The number of the last event.
     pub head: u64,
@@ -109,6 +135,10 @@ pub struct Committed {
     pub staged: Vec<Staged>,
     /// Rows cancelled by the request or by the end of the workflow.
     pub settled: Vec<DispatchKey>,
+    /// For each transition of the request, where it left its row.
+    pub transitions: Vec<RowStatus>,
+    /// For each retirement among the request's timers, what came of it.
+    pub retirements: Vec<Retirement>,
 }
 
 /// One staged row.

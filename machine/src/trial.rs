@@ -94,7 +94,7 @@ impl Trial {
     pub fn start(&mut self, workflow: &str, ordinals: impl IntoIterator<Item = u64>) {
         let (mut events, rows) = activities(ordinals);
         events.insert(0, started());
-        let commit = Commit { workflow: id(workflow), expected_seq: 0, events, rows, settle: Vec::new() };
+        let commit = Commit { events, rows, ..Commit::new(id(workflow), 0) };
         self.ask(Command::Commit(commit)).unwrap();
     }
 
@@ -102,7 +102,7 @@ impl Trial {
     pub fn append(&mut self, workflow: &str, event: NewEvent) -> Result<Reply, Reject> {
         let (workflow, events) = (id::<WorkflowId>(workflow), vec![event]);
         let expected_seq = self.workflow(workflow.as_str()).map_or(0, |workflow| workflow.head);
-        self.ask(Command::Commit(Commit { workflow, expected_seq, events, rows: Vec::new(), settle: Vec::new() }))
+        self.ask(Command::Commit(Commit { events, ..Commit::new(workflow, expected_seq) }))
     }
 
     pub fn lease(&mut self, limit: u32, lease_ms: u64) -> Vec<Claimed> {

@@ -37,7 +37,14 @@ impl Limits {
             | Command::Adopt { .. }
             | Command::Transfer { .. }
             | Command::Settle { .. }
-            | Command::Tick => Ok(()),
+            | Command::Tick
+            | Command::Timer { .. }
+            | Command::MarkFailureDelivered { .. }
+            | Command::Redrive { .. }
+            | Command::PutNamespace { .. }
+            | Command::Purge
+            | Command::Delete { .. } => Ok(()),
+            Command::Stage { rows, .. } => self.check_rows(rows),
         }
     }
 
@@ -119,7 +126,7 @@ mod tests {
     use crate::trial::{activities, id, new_row};
 
     fn commit(events: Vec<NewEvent>, rows: Vec<NewRow>) -> Command {
-        Command::Commit(Commit { workflow: id("w"), expected_seq: 0, events, rows, settle: Vec::new() })
+        Command::Commit(Commit { events, rows, ..Commit::new(id("w"), 0) })
     }
 
     fn over(limit: u64, actual: u64, command: &Command) {

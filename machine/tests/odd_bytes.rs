@@ -64,7 +64,7 @@ fn staged(ordinal: u64, visible_after: Millis, retry: RetryPolicy) -> Command {
         NewEvent::activity(EventKind::ActivityStarted, ordinal),
     ];
     let rows = vec![row(ordinal, visible_after, retry)];
-    Command::Commit(Commit { workflow: workflow(), expected_seq: 0, events, rows, settle: vec![ordinal / 2] })
+    Command::Commit(Commit { events, rows, settle: vec![ordinal / 2], ..Commit::new(workflow(), 0) })
 }
 
 fn claim(limit: u32, lease_ms: u64) -> Command {
@@ -132,7 +132,7 @@ fn extreme() -> impl Strategy<Value = Command> {
         (number(), number()).prop_map(|(expected_seq, ordinal)| {
             let events = vec![NewEvent::activity(EventKind::ActivityFailed, ordinal)];
             let (rows, settle) = (Vec::new(), vec![ordinal]);
-            Command::Commit(Commit { workflow: workflow(), expected_seq, events, rows, settle })
+            Command::Commit(Commit { events, rows, settle, ..Commit::new(workflow(), expected_seq) })
         }),
         (small(), number()).prop_map(|(limit, lease_ms)| claim(limit, lease_ms)),
         (some_key(), token(), number()).prop_map(move |(key, token, lease_ms)| {

@@ -25,7 +25,7 @@ fn machine(due_at: &[u64]) -> Machine {
             retry: RetryPolicy::default(),
         });
     }
-    let commit = Commit { workflow: "w".parse().unwrap(), expected_seq: 0, events, rows, settle: Vec::new() };
+    let commit = Commit { events, rows, ..Commit::new("w".parse().unwrap(), 0) };
     let commands = [Command::Create { shard_count: 1 }, Command::Commit(commit)];
     let entry = Entry { at: Millis(1_000), requests: commands.into_iter().map(Into::into).collect() };
     let applied = machine.apply(1, entry, &MemoryArchive::default()).unwrap();

@@ -1,6 +1,8 @@
 //! Bodies of the workflow routes.
 
-use holdfast_machine::{Commit, Fence, HistoryEvent, NewEvent, NewRow, Run, ShardId, Workflow, WorkflowId};
+use holdfast_machine::{
+    Commit, Fence, HistoryEvent, NewEvent, NewRow, Run, ShardId, TimerChange, Transition, Workflow, WorkflowId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/workflows/{id}/append`.
@@ -28,6 +30,12 @@ pub struct CommitBody {
     /// Ordinals whose live rows are to be cancelled.
     #[serde(default)]
     pub settle: Vec<u64>,
+    /// Transitions of rows; the outcomes that they record stand behind `events`.
+    #[serde(default)]
+    pub transitions: Vec<Transition>,
+    /// Timers to arm and to retire.
+    #[serde(default)]
+    pub timers: Vec<TimerChange>,
 }
 
 /// Body of `POST /v1/workflows/{id}/rearm`.
@@ -47,8 +55,8 @@ pub struct SettleBody {}
 impl CommitBody {
     /// The commit that this body asks for.
     pub fn into_commit(self, workflow: WorkflowId) -> Commit {
-        let Self { expected_seq, events, rows, settle } = self;
-        Commit { workflow, expected_seq, events, rows, settle }
+        let Self { expected_seq, events, rows, settle, transitions, timers } = self;
+        Commit { workflow, expected_seq, events, rows, settle, transitions, timers }
     }
 }
 

@@ -155,7 +155,7 @@ fn commit(words: &[&str]) -> Commit {
             events.push(event(word));
         }
     }
-    Commit { workflow: id(words[0]), expected_seq: number(words[1]), events, rows, settle }
+    Commit { events, rows, settle, ..Commit::new(id(words[0]), number(words[1])) }
 }
 
 fn row(text: &str) -> NewRow {

@@ -1,8 +1,8 @@
 //! Replies, events and state as lines that people can read.
 
 use holdfast_machine::{
-    ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply, Row, Run,
-    ShardEntry, Workflow, WorkflowId,
+    ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply, Retirement, Row,
+    Run, ShardEntry, Staged, Workflow, WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -56,6 +56,14 @@ fn accepted(reply: &Reply) -> String {
             format!("reconciled: re-armed {}; settled {}; unknown {}", list(rearmed), list(settled), list(unknown))
         }
         Reply::Ticked { at } => format!("log time {at}"),
+        Reply::Staged { rows } => format!("staged{}", staged(rows)),
+        Reply::TimerScheduled => "timer scheduled".to_owned(),
+        Reply::TimerRetired(retirement) => format!("timer {}", self::retirement(*retirement)),
+        Reply::FailureDelivered => "failure delivered".to_owned(),
+        Reply::Redriven => "redriven".to_owned(),
+        Reply::NamespacePut(state) => format!("namespace since {}", state.created_at),
+        Reply::Purged { workflows, more } => format!("purged {workflows}{}", if *more { ", more is due" } else { "" }),
+        Reply::Deleted => "deleted".to_owned(),
     }
 }
 
@@ -65,15 +73,31 @@ fn moved(moved: &Moved) -> String {
 }
 
 fn committed(committed: &Committed) -> String {
-    let Committed { head, duplicate, staged, settled } = committed;
+    let Committed { head, duplicate, staged, settled, transitions, retirements } = committed;
     let mut line = format!("committed, head {head}{}", if *duplicate { ", a duplicate" } else { "" });
-    for staged in staged {
-        line += &format!("; {} {}", staged.key, if staged.written { "staged" } else { "left as it is" });
+    line += &self::staged(staged);
+    for status in transitions {
+        line += &format!("; a row is {status}");
+    }
+    for retirement in retirements {
+        line += &format!("; a timer is {}", self::retirement(*retirement));
     }
     if !settled.is_empty() {
         line += &format!("; settled {}", list(settled));
     }
     line
+}
+
+fn staged(rows: &[Staged]) -> String {
+    let word = |staged: &Staged| if staged.written { "staged" } else { "left as it is" };
+    rows.iter().map(|staged| format!("; {} {}", staged.key, word(staged))).collect()
+}
+
+fn retirement(retirement: Retirement) -> &'static str {
+    match retirement {
+        Retirement::Retired => "retired",
+        Retirement::Superseded => "superseded",
+    }
 }
 
 pub fn cluster_event(event: &ClusterEvent) -> String {

@@ -256,5 +256,6 @@ fn commit(id: &WorkflowId, seq: Seq, words: &[Event], settle: &[u8], oracle: &Or
             Event::Signal(number) => events.push(NewEvent::of(EventKind::from_name(&format!("Own{number}")))),
         }
     }
-    Commit { workflow: id.clone(), expected_seq, events, rows, settle: settle.iter().map(|n| ordinal(*n)).collect() }
+    let settle = settle.iter().map(|n| ordinal(*n)).collect();
+    Commit { events, rows, settle, ..Commit::new(id.clone(), expected_seq) }
 }

@@ -111,6 +111,13 @@ impl Oracle {
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => self.reconcile(*older_than_ms, *limit, excluded),
             Command::Tick => Ok(Reply::Ticked { at: self.now }),
+            Command::Stage { .. }
+            | Command::Timer { .. }
+            | Command::MarkFailureDelivered { .. }
+            | Command::Redrive { .. }
+            | Command::PutNamespace { .. }
+            | Command::Purge
+            | Command::Delete { .. } => unreachable!("the model's steps do not ask for it"),
         }
     }
 

@@ -73,8 +73,9 @@ impl Oracle {
 
     pub fn append(&mut self, workflow: &WorkflowId, event: NewEvent) -> u64 {
         let seq = self.head(workflow) + 1;
-        let NewEvent { kind, ordinal, start, payload } = event;
-        self.events.push((workflow.clone(), HistoryEvent { seq, at: self.now, kind, ordinal, start, payload }));
+        let NewEvent { kind, ordinal, start, search_attributes, payload } = event;
+        let event = HistoryEvent { seq, at: self.now, kind, ordinal, start, search_attributes, payload };
+        self.events.push((workflow.clone(), event));
         seq
     }
 
@@ -85,7 +86,7 @@ impl Oracle {
             if !commit.events.is_empty() && self.landed.contains(commit) {
                 let staged = commit.rows.iter().map(|row| staged(id, row, false)).collect();
                 let head = commit.expected_seq + commit.events.len() as u64;
-                return Ok(Reply::Committed(Committed { head, duplicate: true, staged, settled: Vec::new() }));
+                return Ok(Reply::Committed(Committed { head, duplicate: true, staged, ..Default::default() }));
             }
             return Err(Reject::SequenceConflict { workflow: id.clone(), expected: commit.expected_seq, found: head });
         }
@@ -113,7 +114,7 @@ impl Oracle {
             }
         }
         settled.sort();
-        Ok(Reply::Committed(Committed { head: self.head(id), duplicate: false, staged, settled }))
+        Ok(Reply::Committed(Committed { head: self.head(id), staged, settled, ..Default::default() }))
     }
 
     /// Why a commit at the right place is refused.

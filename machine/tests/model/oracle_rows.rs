@@ -168,7 +168,7 @@ impl Oracle {
         let event = NewEvent::activity(kind, key.ordinal).with(payload.clone());
         let (workflow, expected_seq) = (key.workflow.clone(), self.head(&key.workflow));
         let events = vec![event.clone()];
-        self.landed.push(Commit { workflow, expected_seq, events, rows: Vec::new(), settle: Vec::new() });
+        self.landed.push(Commit { events, ..Commit::new(workflow, expected_seq) });
         self.append(&key.workflow, event)
     }
 

@@ -253,7 +253,15 @@ mod tests {
 
     fn event(seq: u64, kind: EventKind, ordinal: Option<u64>, number: u32) -> HistoryEvent {
         let result = ActivityResult { token: ClaimToken { index: 1, number }, by: String::new() };
-        HistoryEvent { seq, at: Millis(0), kind, ordinal, start: None, payload: result.payload() }
+        HistoryEvent {
+            seq,
+            at: Millis(0),
+            kind,
+            ordinal,
+            start: None,
+            search_attributes: None,
+            payload: result.payload(),
+        }
     }
 
     /// One workflow with two activities: the first was in the hands of node-a's engine when it was killed

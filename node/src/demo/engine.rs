@@ -271,7 +271,15 @@ mod tests {
     use super::*;
 
     fn event(seq: u64, kind: EventKind, ordinal: Option<u64>) -> HistoryEvent {
-        HistoryEvent { seq, at: Millis(0), kind, ordinal, start: None, payload: Payload::default() }
+        HistoryEvent {
+            seq,
+            at: Millis(0),
+            kind,
+            ordinal,
+            start: None,
+            search_attributes: None,
+            payload: Payload::default(),
+        }
     }
 
     #[test]

@@ -114,5 +114,5 @@ fn first_commit(workflow: WorkflowId) -> Result<Commit> {
             retry: RetryPolicy::default(),
         });
     }
-    Ok(Commit { workflow, expected_seq: 0, events, rows, settle: Vec::new() })
+    Ok(Commit { events, rows, ..Commit::new(workflow, 0) })
 }
