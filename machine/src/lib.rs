@@ -32,6 +32,7 @@ mod attributes;
 mod claim;
 mod command;
 mod commit;
+mod cursor;
 mod dedup;
 mod event;
 mod history;
@@ -59,6 +60,7 @@ pub use apply::Applied;
 pub use archive::{Archive, ArchiveError, ArchiveResult, MemoryArchive, Pair, Writes};
 pub use attributes::{AttributeValue, Attributes, AttributesUpdate};
 pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, RowAction, Scope, Transition};
+pub use cursor::{read_cursor, write_cursor};
 pub use event::{ClusterEvent, Effect};
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{
