@@ -3,22 +3,14 @@
 use crate::archive::{Archive, ArchiveResult};
 use crate::command::Scope;
 use crate::history::{HistoryEvent, Run, StoredEvent, Workflow};
-use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, WorkflowId};
 use crate::keys;
 use crate::member::MemberState;
 use crate::outbox::Row;
 use crate::payload::Payload;
+use crate::row_counts::RowCounts;
 use crate::shard::ShardEntry;
 use crate::state::Machine;
-
-/// Live rows by status.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct RowCounts {
-    /// Waiting, due or not, held or not.
-    pub pending: u64,
-    /// Held by somebody.
-    pub claimed: u64,
-}
 
 impl Machine {
     /// A workflow's projection; `None` if it has no history.
@@ -119,6 +111,16 @@ impl Machine {
     pub fn row_counts(&self) -> RowCounts {
         let claimed = self.index.claimed_count();
         RowCounts { pending: (self.rows.count() - claimed) as u64, claimed: claimed as u64 }
+    }
+
+    /// Live rows by namespace, by its name. A namespace without live rows is not listed.
+    pub fn namespace_counts(&self) -> impl Iterator<Item = (&Namespace, RowCounts)> {
+        self.index.counts().all()
+    }
+
+    /// Live rows of one namespace.
+    pub fn counts_of(&self, namespace: &Namespace) -> RowCounts {
+        self.index.counts().get(namespace)
     }
 
     /// Claimed rows whose claim is at least `older_than_ms` old at `now`, by claim time, then key.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use crate::command::Scope;
 use crate::id::{ActivityType, DispatchKey, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
 use crate::outbox::Row;
+use crate::row_counts::NamespaceCounts;
 
 type Pool = (Namespace, TaskQueue);
 type Queue = BTreeSet<(Millis, DispatchKey)>;
@@ -39,11 +40,13 @@ pub(crate) struct RowIndex {
     leases: Queue,
     /// By claim time; the value is the lease's end.
     claimed: BTreeMap<(Millis, DispatchKey), Option<Millis>>,
+    counts: NamespaceCounts,
 }
 
 impl RowIndex {
     /// Adds a live row.
     pub fn insert(&mut self, key: &DispatchKey, row: &Row, standing: Standing) {
+        self.counts.add(row);
         if let Some(claim) = &row.claim {
             self.claimed.insert((claim.claimed_at, key.clone()), claim.deadline);
             if let Some(deadline) = claim.deadline {
@@ -58,6 +61,7 @@ impl RowIndex {
 
     /// Takes a row out, with the owner that it was inserted under.
     pub fn remove(&mut self, key: &DispatchKey, row: &Row, owner: Option<NodeName>) {
+        self.counts.remove(row);
         if let Some(claim) = &row.claim {
             self.claimed.remove(&(claim.claimed_at, key.clone()));
             if let Some(deadline) = claim.deadline {
@@ -134,6 +138,11 @@ impl RowIndex {
     /// Claimed rows with the end of their lease, by claim time, then key, up to and including `until`.
     pub fn claimed_until(&self, until: Millis) -> impl Iterator<Item = (&DispatchKey, Option<Millis>)> {
         self.claimed.iter().take_while(move |((at, _), _)| *at <= until).map(|((_, key), deadline)| (key, *deadline))
+    }
+
+    /// How many rows there are, by namespace.
+    pub fn counts(&self) -> &NamespaceCounts {
+        &self.counts
     }
 
     /// How many rows are claimed.
@@ -270,5 +279,6 @@ mod tests {
         assert_eq!(index.claimed_until(Millis(3)).count(), 1);
         index.remove(&key, &claimed, Some(id("a")));
         assert!(index.leases.is_empty() && index.claimed.is_empty());
+        assert_eq!(index.counts.all().count(), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! Invariant 14: a delivery count over the budget makes a dead letter, once; rows staged are pending, claimed,
 //! done, failed or cancelled, and none is lost. (Contract, section 6.)
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_machine::{Command, DispatchKey, RowStatus};
+use holdfast_machine::{Command, DispatchKey, Namespace, RowCounts, RowStatus};
 
 use super::Step;
 
@@ -11,6 +11,14 @@ pub fn check(step: &Step<'_>) {
     let in_status = |status| step.after.rows_in(status).count() as u64;
     assert_eq!(step.after.counts.pending, in_status(RowStatus::Pending), "pending rows are miscounted");
     assert_eq!(step.after.counts.claimed, in_status(RowStatus::Claimed), "claimed rows are miscounted");
+    let mut counts: BTreeMap<Namespace, RowCounts> = BTreeMap::new();
+    for (_, row) in step.after.rows_in(RowStatus::Pending) {
+        counts.entry(row.namespace.clone()).or_default().pending += 1;
+    }
+    for (_, row) in step.after.rows_in(RowStatus::Claimed) {
+        counts.entry(row.namespace.clone()).or_default().claimed += 1;
+    }
+    assert_eq!(step.after.namespace_counts, counts, "rows are miscounted by namespace");
     let live = step.after.rows.iter().filter(|(_, row)| row.status.is_live()).map(|(key, _)| key.clone());
     assert_eq!(
         step.after.live,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, NodeName, Reject, Reply,
-    Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow, WorkflowId, WorkflowStatus,
+    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NodeName, Reject,
+    Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow, WorkflowId, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub rows: BTreeMap<DispatchKey, Row>,
     pub live: BTreeSet<DispatchKey>,
     pub counts: RowCounts,
+    /// Live rows by namespace.
+    pub namespace_counts: BTreeMap<Namespace, RowCounts>,
     pub next_lease_end: Option<Millis>,
     /// Claimed rows by claim time, then key.
     pub claimed: Vec<DispatchKey>,
@@ -65,6 +67,7 @@ impl Snapshot {
             workflows: workflows.iter().filter_map(|id| Some((id.clone(), told(machine, archive, id)?))).collect(),
             live: machine.live_rows().map(|(key, _)| key.clone()).collect(),
             counts: machine.row_counts(),
+            namespace_counts: machine.namespace_counts().map(|(name, counts)| (name.clone(), counts)).collect(),
             next_lease_end: machine.next_lease_end(),
             claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
