@@ -27,12 +27,12 @@ const ROWS_PER_LOOK: usize = 64;
 
 impl Store {
     /// Takes due rows, oldest first; waits for some up to `call.wait_ms`, capped by
-    /// [`crate::StoreOptions::claim_wait_max`]. Empty if there were none.
+    /// [`crate::StoreOptions::wait_max`]. Empty if there were none.
     ///
     /// # Errors
     /// A [`StoreError`].
     pub async fn claim(&self, call: ClaimCall, write: Write) -> StoreResult<Vec<Delivery>> {
-        let wait = Duration::from_millis(call.wait_ms).min(self.shared.options.claim_wait_max);
+        let wait = Duration::from_millis(call.wait_ms).min(self.shared.options.wait_max);
         let claim = self.claim_of(call);
         self.limits().check(&Command::Claim(claim.clone()))?;
         let attempt = Attempt { store: self, write, claim };

@@ -6,7 +6,8 @@
 //! claim waits for work, how events become a stream, and which status an error has.
 //!
 //! - `store.rs` writes; `outbox.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
-//!   `read.rs` reads; `events.rs` the event stream; `metrics.rs` what is counted.
+//!   `read.rs` reads; `events.rs` the event stream;
+//!   `growth.rs` who waits for histories to grow; `metrics.rs` what is counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
 
@@ -15,6 +16,7 @@
 mod claim;
 mod error;
 mod events;
+mod growth;
 pub mod http;
 mod metrics;
 mod outbox;
@@ -24,7 +26,8 @@ mod waiting;
 
 pub use error::StoreError;
 pub use holdfast_client::{
-    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, Delivery, Directory, EventId, EventMessage, MemberView,
-    ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
+    HeadGrew, HeadMessage, HeadScope, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView,
+    Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

@@ -14,6 +14,7 @@ use holdfast_raft::Handle;
 use tokio::sync::watch;
 
 use crate::error::StoreError;
+use crate::growth::Growth;
 use crate::waiting::Waiting;
 use crate::{Adoption, Answer, Write, metrics};
 
@@ -29,14 +30,14 @@ pub struct StoreOptions {
     pub boot: BootId,
     /// What is checked before anything is proposed.
     pub limits: Limits,
-    /// The longest that a claim waits for work, whatever it asks for.
-    pub claim_wait_max: Duration,
+    /// The longest that a call waits (a claim for work, a reader for the next event), whatever it asks for.
+    pub wait_max: Duration,
 }
 
 impl StoreOptions {
     /// Options with every default.
     pub fn new(node: NodeName, boot: BootId) -> Self {
-        Self { node, boot, limits: Limits::default(), claim_wait_max: Duration::from_secs(60) }
+        Self { node, boot, limits: Limits::default(), wait_max: Duration::from_secs(60) }
     }
 }
 
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub raft: Handle,
     pub options: StoreOptions,
     pub waiting: Arc<Waiting>,
+    pub growth: Arc<Growth>,
     pub closed: watch::Sender<bool>,
 }
 
@@ -61,13 +63,14 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// The store of a running node. Must be called inside a tokio runtime: a task that wakes waiting claims
-    /// runs until the store's last clone is gone.
+    /// The store of a running node. Must be called inside a tokio runtime: tasks that wake waiting callers
+    /// run until the store's last clone is gone.
     pub fn new(raft: Handle, options: StoreOptions) -> Self {
-        let effects = raft.effects();
-        let waiting = Arc::new(Waiting::default());
-        let shared = Arc::new(Shared { raft, options, waiting, closed: watch::Sender::new(false) });
+        let (effects, histories) = (raft.effects(), raft.effects());
+        let (waiting, growth) = (Arc::new(Waiting::default()), Arc::new(Growth::default()));
+        let shared = Arc::new(Shared { raft, options, waiting, growth, closed: watch::Sender::new(false) });
         tokio::spawn(crate::waiting::watch_for_work(Arc::downgrade(&shared), effects));
+        tokio::spawn(crate::growth::watch_histories(Arc::downgrade(&shared), histories));
         Self { shared, fence: None }
     }
 
@@ -76,7 +79,7 @@ impl Store {
         Self { shared: Arc::clone(&self.shared), fence: Some(fence) }
     }
 
-    /// Ends all claims that wait (with [`StoreError::Stopped`]) and all event streams, so that a node that
+    /// Ends all calls that wait (with [`StoreError::Stopped`]) and all event streams, so that a node that
     /// stops does not have to wait for them. Calls that do not wait go on.
     pub fn close(&self) {
         self.shared.closed.send_replace(true);

@@ -322,6 +322,7 @@ impl Due {
             Effect::ShardLost { .. }
             | Effect::HistoryGrew { .. }
             | Effect::TopologyChanged
+            | Effect::DeadLetter { .. }
             | Effect::TimersDue { .. } => {}
         }
     }

@@ -80,6 +80,22 @@ impl Client {
         Ok(answer.map(|page| page.events))
     }
 
+    /// As [`Client::history`], but where there is no event from `from_seq` on the node waits for one, up to `wait`.
+    pub async fn next_events(
+        &self,
+        workflow: &WorkflowId,
+        from_seq: u64,
+        limit: u32,
+        wait: Duration,
+        mode: ReadMode,
+    ) -> CallResult<Vec<HistoryEvent>> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let query = [("from_seq", from_seq), ("limit", u64::from(limit)), ("wait_ms", wait_ms)];
+        let path = with_query(workflow_path(workflow, "/history")?, &query, mode);
+        let answer: Answer<HistoryPage> = self.send(Call::get(path).waiting(wait)).await?;
+        Ok(answer.map(|page| page.events))
+    }
+
     /// Up to `limit` runs of a workflow, oldest first.
     pub async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> CallResult<Vec<Run>> {
         let query = [("limit", u64::from(limit))];
@@ -243,7 +259,7 @@ fn with_query(mut path: String, query: &[(&str, u64)], mode: ReadMode) -> String
     path
 }
 
-fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 

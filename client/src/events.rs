@@ -1,4 +1,4 @@
-//! The stream of cluster events, over as many connections and nodes as it takes.
+//! The streams of cluster events and of heads, over as many connections and nodes as they take.
 //!
 //! Committed events have the same numbers on all nodes. When a connection breaks, the stream goes on
 //! at the next node from the last number, so that nothing is missing and nothing comes twice; where a
@@ -13,27 +13,34 @@ use reqwest::Response;
 use reqwest::header::ACCEPT;
 use tokio::time::{sleep, timeout};
 
+use crate::calls::segment;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::send::{backoff, error_of, sentence};
 use crate::sse::{Message, Reader};
-use crate::wire::{EventId, EventMessage};
+use crate::wire::{EventId, EventMessage, HeadMessage, HeadScope};
 
 /// A node sends at least a comment this often; one that is silent for longer is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
 
-/// Cluster events, for ever. An error is told once for each time that no node could be reached in a whole
+/// Messages, for ever. An error is told once for each time that no node could be reached in a whole
 /// round; the stream goes on trying. It ends after an error that is not retryable.
-pub struct EventStream(BoxStream<'static, Result<EventMessage, ClientError>>);
+pub struct MessageStream<M>(BoxStream<'static, Result<M, ClientError>>);
 
-impl std::fmt::Debug for EventStream {
+/// Cluster events.
+pub type EventStream = MessageStream<EventMessage>;
+
+/// The heads of histories that grow. After a connection broke there is a [`HeadMessage::Resync`].
+pub type HeadStream = MessageStream<HeadMessage>;
+
+impl<M> std::fmt::Debug for MessageStream<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventStream").finish_non_exhaustive()
+        f.debug_struct("MessageStream").finish_non_exhaustive()
     }
 }
 
-impl Stream for EventStream {
-    type Item = Result<EventMessage, ClientError>;
+impl<M> Stream for MessageStream<M> {
+    type Item = Result<M, ClientError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_next_unpin(cx)
@@ -43,8 +50,22 @@ impl Stream for EventStream {
 impl Client {
     /// Cluster events: a snapshot of the topology, then facts; or, from a number, the facts above it.
     pub fn events(&self, from: Option<EventId>) -> EventStream {
+        self.follow("/v1/events".to_owned(), from)
+    }
+
+    /// The heads of histories that grow, as they do.
+    pub fn watch_heads(&self, scope: HeadScope) -> HeadStream {
+        let HeadScope { shard, owner } = scope;
+        let shard = shard.map(|shard| format!("shard={shard}"));
+        let owner = owner.map(|owner| format!("owner={}", segment(owner.as_str())));
+        let query: Vec<String> = shard.into_iter().chain(owner).collect();
+        self.follow(format!("/v1/heads/watch?{}", query.join("&")), None)
+    }
+
+    fn follow<M: StreamMessage>(&self, path: String, from: Option<EventId>) -> MessageStream<M> {
         let follower = Follower {
             client: self.clone(),
+            path,
             last: from,
             first: self.shared.preferred(),
             attempt: 0,
@@ -56,12 +77,41 @@ impl Client {
             let item = follower.next().await?;
             Some((item, follower))
         });
-        EventStream(items.boxed())
+        MessageStream(items.boxed())
+    }
+}
+
+/// What comes over a stream.
+trait StreamMessage: Sized + Send + 'static {
+    /// The message of this name and data; none for a name that is not known (yet).
+    fn decode(name: &str, data: &str) -> serde_json::Result<Option<Self>>;
+    /// Where a stream that has delivered this message resumes, if it can.
+    fn id(&self) -> Option<EventId>;
+}
+
+impl StreamMessage for EventMessage {
+    fn decode(name: &str, data: &str) -> serde_json::Result<Option<Self>> {
+        Self::decode(name, data)
+    }
+
+    fn id(&self) -> Option<EventId> {
+        self.id()
+    }
+}
+
+impl StreamMessage for HeadMessage {
+    fn decode(name: &str, data: &str) -> serde_json::Result<Option<Self>> {
+        Self::decode(name, data)
+    }
+
+    fn id(&self) -> Option<EventId> {
+        None
     }
 }
 
 struct Follower {
     client: Client,
+    path: String,
     /// The last number that was delivered.
     last: Option<EventId>,
     first: usize,
@@ -78,9 +128,9 @@ struct Connection {
 }
 
 impl Follower {
-    async fn next(&mut self) -> Option<Result<EventMessage, ClientError>> {
+    async fn next<M: StreamMessage>(&mut self) -> Option<Result<M, ClientError>> {
         while !self.ended {
-            let error = match self.message().await {
+            let error = match self.message::<M>().await {
                 Ok(Some(message)) => {
                     self.failures = 0;
                     self.last = message.id().or(self.last);
@@ -103,21 +153,28 @@ impl Follower {
     }
 
     /// The next message of this connection; none for one that this version does not know.
-    async fn message(&mut self) -> Result<Option<EventMessage>, ClientError> {
+    async fn message<M: StreamMessage>(&mut self) -> Result<Option<M>, ClientError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(connect(&self.client, self.first.wrapping_add(self.attempt), self.last).await?),
+            none => {
+                none.insert(connect(&self.client, &self.path, self.first.wrapping_add(self.attempt), self.last).await?)
+            }
         };
         let Message { name, data } = connection.next().await?;
-        EventMessage::decode(&name, &data)
-            .map_err(|error| ClientError::Protocol(format!("the event stream's {name} cannot be read: {error}")))
+        M::decode(&name, &data)
+            .map_err(|error| ClientError::Protocol(format!("the stream's {name} cannot be read: {error}")))
     }
 }
 
-async fn connect(client: &Client, attempt: usize, last: Option<EventId>) -> Result<Connection, ClientError> {
+async fn connect(
+    client: &Client,
+    path: &str,
+    attempt: usize,
+    last: Option<EventId>,
+) -> Result<Connection, ClientError> {
     let shared = &client.shared;
     let (node, url) = shared.node(0, attempt);
-    let url = format!("{}/v1/events", url.as_str().trim_end_matches('/'));
+    let url = format!("{}{path}", url.as_str().trim_end_matches('/'));
     let mut request = shared.http.get(url).header(ACCEPT, "text/event-stream");
     if let Some(last) = last {
         request = request.header("last-event-id", last.to_string());

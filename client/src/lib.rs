@@ -30,9 +30,10 @@ pub mod wire;
 
 pub use client::{Client, ClientOptions};
 pub use error::ClientError;
-pub use events::EventStream;
+pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
-    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, Delivery, Directory, EventId, EventMessage, MemberView,
-    ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
+    HeadGrew, HeadMessage, HeadScope, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView,
+    Write,
 };

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod events;
+mod growth;
 mod outbox;
 mod workflows;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
 pub use events::{EventBody, EventId, EventMessage, LaggedBody, Topology};
+pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
 pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,

@@ -168,6 +168,21 @@ fn events() {
 }
 
 #[test]
+fn the_stream_of_heads_reads_back_what_it_says() {
+    let grew = HeadGrew { workflow: WorkflowId::new("w").unwrap(), shard: ShardId(3), head: 7 };
+    let letter = DeadLetter { key: "w:1".parse().unwrap(), shard: ShardId(3) };
+    for (message, name, data) in [
+        (HeadMessage::Resync { index: 12 }, "resync", r#"{"index":12}"#),
+        (HeadMessage::Grew(grew), "grew", r#"{"workflow":"w","shard":3,"head":7}"#),
+        (HeadMessage::DeadLetter(letter), "dead_letter", r#"{"key":"w:1","shard":3}"#),
+    ] {
+        assert_eq!(message.encode().unwrap(), (name, data.to_owned()));
+        assert_eq!(HeadMessage::decode(name, data).unwrap(), Some(message));
+    }
+    assert_eq!(HeadMessage::decode("of the future", "{}").unwrap(), None);
+}
+
+#[test]
 fn unknown_members_are_refused() {
     for text in [
         r#"{"expected_seq":0,"events":[],"expected_sequence":1}"#,

@@ -206,6 +206,13 @@ pub enum Effect {
         /// The shard.
         shard: ShardId,
     },
+    /// A row's budget is spent, and its workflow has not heard of it.
+    DeadLetter {
+        /// The row.
+        key: DispatchKey,
+        /// Its shard.
+        shard: ShardId,
+    },
     /// A namespace that was at its ceiling has room for claims.
     RoomForClaims {
         /// The namespace.

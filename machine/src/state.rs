@@ -16,7 +16,7 @@ use crate::history::{Workflow, WorkflowStatus};
 use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
 use crate::keys::{self, Key};
 use crate::member::MemberState;
-use crate::outbox::Row;
+use crate::outbox::{Row, RowStatus};
 use crate::row_index::{LiveRows, RowIndex, Standing};
 use crate::shard::{Directory, ShardEntry};
 
@@ -299,6 +299,9 @@ impl Apply<'_> {
         if !row.status.is_live() {
             if before.is_some() {
                 self.state.delete(keys::live_row(key));
+            }
+            if row.status == RowStatus::Failed && !row.failure_delivered {
+                self.effects.push(Effect::DeadLetter { key: key.clone(), shard });
             }
             self.state.put(keys::finished_row(key), &row);
             return;

@@ -1,4 +1,6 @@
-//! The event stream as server-sent events. The name of a message is `snapshot`, `event` or `lagged`, its
+//! The streams as server-sent events: cluster events, and the heads of histories that grow.
+//!
+//! Of cluster events the name of a message is `snapshot`, `event` or `lagged`, its
 //! data is JSON, and its id is where a reader resumes with `Last-Event-ID` (or `?from=`).
 
 use std::time::Duration;
@@ -7,7 +9,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream::{Stream, StreamExt};
-use holdfast_client::wire::{EventId, EventMessage};
+use holdfast_client::wire::{EventId, EventMessage, HeadMessage, HeadScope};
 use serde::Deserialize;
 
 use super::error::ApiError;
@@ -34,6 +36,15 @@ pub(crate) async fn events(
     };
     let messages = store.events(from).map(encode);
     Ok(Sse::new(messages).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+/// Heads as they grow; a stream that is cut off begins anew with `resync`.
+pub(crate) async fn heads(
+    State(store): State<Store>,
+    Params(scope): Params<HeadScope>,
+) -> Sse<impl Stream<Item = Result<Event, serde_json::Error>>> {
+    let encode = |message: HeadMessage| message.encode().map(|(name, data)| Event::default().event(name).data(data));
+    Sse::new(store.watch_heads(scope).map(encode)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<EventId>, ApiError> {

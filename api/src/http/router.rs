@@ -74,6 +74,7 @@ fn version_1() -> Router<Store> {
         .route("/shards/{id}/adopt", post(shards::adopt))
         .route("/cluster", get(cluster::cluster))
         .route("/events", get(events::events))
+        .route("/heads/watch", get(events::heads))
 }
 
 async fn no_route(uri: Uri) -> ApiError {

@@ -1,5 +1,7 @@
 //! Routes of workflows.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use holdfast_client::wire::{
     AppendBody, CommitBody, Consistency, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
@@ -17,6 +19,8 @@ pub(crate) struct HistoryParams {
     #[serde(default)]
     from_seq: u64,
     limit: Option<u32>,
+    #[serde(default)]
+    wait_ms: u64,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
@@ -42,9 +46,10 @@ pub(crate) async fn history(
     Segment(id): Segment<WorkflowId>,
     Params(params): Params<HistoryParams>,
 ) -> Handled<HistoryPage> {
-    let HistoryParams { from_seq, limit, consistency, min_index } = params;
+    let HistoryParams { from_seq, limit, wait_ms, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let events = store.history(&id, from_seq, limit.unwrap_or(PAGE), mode).await?;
+    let wait = Duration::from_millis(wait_ms);
+    let events = store.next_events(&id, from_seq, limit.unwrap_or(PAGE), wait, mode).await?;
     Ok(Success(events.map(|events| HistoryPage { events })))
 }
 
