@@ -138,6 +138,7 @@ mod tests {
         let node = NodeName::new("n").unwrap();
         let conflict = Reject::SequenceConflict { workflow: "w".parse().unwrap(), expected: 0, found: 1 };
         let kind = EventKind::WorkflowPaused;
+        let ended = Reject::WorkflowEnded { workflow: "w".parse().unwrap(), status: WorkflowStatus::Failed };
         let refusals = [
             (conflict, "sequence_conflict", 409),
             (Reject::NotOwner { shard, owner: None, epoch }, "not_owner", 409),
@@ -152,6 +153,8 @@ mod tests {
             (Reject::NoSuchShard { shard, shard_count: 1 }, "no_such_shard", 404),
             (Reject::NodeState { node, problem: String::new() }, "node_state", 409),
             (Reject::EpochConflict { shard, owner: None, epoch }, "epoch_conflict", 409),
+            (Reject::WorkflowNotFound { workflow: "w".parse().unwrap() }, "workflow_not_found", 404),
+            (ended, "workflow_ended", 409),
         ];
         for (reject, code, status) in refusals {
             let error = StoreError::from(reject);

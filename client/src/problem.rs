@@ -100,6 +100,8 @@ mod tests {
             Reject::NoSuchShard { shard, shard_count: 2 },
             Reject::NodeState { node: node.clone(), problem: "is not up".into() },
             Reject::EpochConflict { shard, owner: Some(node), epoch },
+            Reject::WorkflowNotFound { workflow: WorkflowId::new("w").unwrap() },
+            Reject::WorkflowEnded { workflow: WorkflowId::new("w").unwrap(), status: WorkflowStatus::TimedOut },
         ]
     }
 

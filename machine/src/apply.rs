@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::archive::{Archive, ArchiveResult};
-use crate::command::{Command, Entry, Request};
+use crate::command::{Command, Entry, Request, RowAction};
 use crate::dedup;
 use crate::event::{ClusterEvent, Effect};
 use crate::keys;
@@ -31,7 +31,9 @@ impl Machine {
     /// [`crate::ArchiveError`]; the machine is unusable afterwards.
     pub fn apply(&mut self, index: u64, entry: Entry, archive: &dyn Archive) -> ArchiveResult<Applied> {
         let mut apply = Apply::begin(self, index, archive);
-        apply.state.meta.now = apply.state.meta.now.max(entry.at);
+        let before = apply.now();
+        apply.state.meta.now = before.max(entry.at);
+        apply.pass_timers(before);
         apply.end_leases();
         apply.forget_replies();
         let mut replies = Vec::with_capacity(entry.requests.len());
@@ -104,17 +106,19 @@ impl<'a> Apply<'a> {
             Command::Commit(commit) => self.commit(commit),
             Command::Claim(claim) => Ok(self.claim(claim)),
             Command::Heartbeat { key, token, lease_ms, details } => self.heartbeat(key, token, lease_ms, details),
-            Command::Complete { key, token, result } => self.complete(key, token, result),
-            Command::Fail { key, token, error, retryable } => self.fail(key, token, error, retryable),
-            Command::Retry { key, token, delay_ms } => self.retry(key, token, delay_ms),
+            Command::Complete { key, token, result } => self.transition(key, token, RowAction::Complete { result }),
+            Command::Fail { key, token, error, retryable } => {
+                self.transition(key, token, RowAction::Fail { error, retryable })
+            }
+            Command::Retry { key, token, delay_ms } => self.transition(key, token, RowAction::Retry { delay_ms }),
             Command::Settle { workflow } => Ok(Ok(self.settle(&workflow))),
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => {
                 self.reconcile(older_than_ms, limit, excluded).map(Ok)
             }
             Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
+            Command::Timer { workflow, change } => self.timer(workflow, change),
             Command::Stage { .. }
-            | Command::Timer { .. }
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
             | Command::PutNamespace { .. }

@@ -1,4 +1,4 @@
-//! Claims and what a claimant may do: heartbeat, complete, fail, hand back.
+//! Claims, what keeps them, and what they are the proof of.
 //!
 //! A claim mints a token. A transition under any other token changes nothing: the first outcome wins,
 //! and there is at most one. A transition without a token is an engine driving its own rows by key.
@@ -7,13 +7,12 @@ use std::collections::BTreeSet;
 
 use crate::archive::ArchiveResult;
 use crate::command::{Claim, NewHolder, Scope};
-use crate::history::{EventKind, NewEvent, StoredEvent};
 use crate::id::{ClaimToken, DispatchKey, Millis, WorkflowId};
 use crate::keys;
 use crate::outbox::{Holder, Row, RowClaim, RowStatus};
 use crate::payload::Payload;
 use crate::reject::Reject;
-use crate::reply::{Claimed, Reply, Returned};
+use crate::reply::{Claimed, Reply};
 use crate::shard::{BOOTED_SINCE, NO_MEMBER};
 use crate::state::Apply;
 
@@ -97,125 +96,9 @@ impl Apply<'_> {
         Ok(Ok(Reply::Extended { deadline }))
     }
 
-    pub fn complete(
-        &mut self,
-        key: DispatchKey,
-        token: Option<ClaimToken>,
-        result: Payload,
-    ) -> ArchiveResult<Result<Reply, Reject>> {
-        let mut row = match self.held_row(&key, token)? {
-            Ok(Some(row)) => row,
-            Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
-            Err(reject) => return Ok(Err(reject)),
-        };
-        if let Some(reject) = self.outcome_stands(&key, &row)? {
-            return Ok(Err(reject));
-        }
-        let Some(seq) = self.record(&key, EventKind::ActivityCompleted, result)? else {
-            return Ok(Err(Reject::RowNotFound { key }));
-        };
-        row.claim = None;
-        row.status = RowStatus::Done;
-        row.outcome_seq = Some(seq);
-        self.put_row(&key, row);
-        Ok(Ok(Reply::Completed { seq }))
-    }
-
-    pub fn fail(
-        &mut self,
-        key: DispatchKey,
-        token: Option<ClaimToken>,
-        error: Payload,
-        retryable: bool,
-    ) -> ArchiveResult<Result<Reply, Reject>> {
-        let mut row = match self.held_row(&key, token)? {
-            Ok(Some(row)) => row,
-            Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
-            Err(reject) => return Ok(Err(reject)),
-        };
-        if let Some(reject) = self.outcome_stands(&key, &row)? {
-            return Ok(Err(reject));
-        }
-        if !retryable {
-            let Some(seq) = self.record(&key, EventKind::ActivityFailed, error)? else {
-                return Ok(Err(Reject::RowNotFound { key }));
-            };
-            row.deliveries = row.deliveries.saturating_add(1);
-            row.claim = None;
-            row.status = RowStatus::Failed;
-            row.failure_delivered = true;
-            row.outcome_seq = Some(seq);
-        } else if row.claim.is_none() {
-            return Ok(Err(Reject::RowNotClaimed { key, status: row.status }));
-        } else {
-            self.hand_back(&key, &mut row, None);
-            if row.status == RowStatus::Pending {
-                row.attempt = row.attempt.saturating_add(1);
-            }
-        }
-        Ok(Ok(self.returned(&key, row)))
-    }
-
-    pub fn retry(
-        &mut self,
-        key: DispatchKey,
-        token: Option<ClaimToken>,
-        delay_ms: u64,
-    ) -> ArchiveResult<Result<Reply, Reject>> {
-        let mut row = match self.held_row(&key, token)? {
-            Ok(Some(row)) => row,
-            Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
-            Err(reject) => return Ok(Err(reject)),
-        };
-        if row.claim.is_none() {
-            return Ok(Err(Reject::RowNotClaimed { key, status: row.status }));
-        }
-        self.hand_back(&key, &mut row, Some(delay_ms));
-        Ok(Ok(self.returned(&key, row)))
-    }
-
-    /// Pending again after a wait, or a dead letter if the budget is spent.
-    fn hand_back(&self, key: &DispatchKey, row: &mut Row, delay_ms: Option<u64>) {
-        row.deliveries = row.deliveries.saturating_add(1);
-        row.claim = None;
-        if row.deliveries >= row.retry.deliveries_max {
-            row.status = RowStatus::Failed;
-            return;
-        }
-        let wait = delay_ms.unwrap_or_else(|| row.retry.backoff_ms(key, row.deliveries));
-        row.status = RowStatus::Pending;
-        row.visible_after = self.now().plus(wait);
-    }
-
-    fn returned(&mut self, key: &DispatchKey, row: Row) -> Reply {
-        let Row { status, deliveries, visible_after, outcome_seq, .. } = row;
-        self.put_row(key, row);
-        let failed_seq = outcome_seq.filter(|_| status == RowStatus::Failed);
-        Reply::Returned(Returned { status, deliveries, visible_after, failed_seq })
-    }
-
-    /// Appends an activity's outcome and returns its number; `None` if there is no such workflow, which
-    /// no live row's is: rows are staged together with events.
-    fn record(&mut self, key: &DispatchKey, kind: EventKind, payload: Payload) -> ArchiveResult<Option<u64>> {
-        let Some(workflow) = self.workflow(&key.workflow)? else { return Ok(None) };
-        let event = NewEvent::activity(kind, key.ordinal).with(payload);
-        Ok(Some(self.append_next(&key.workflow, workflow, event)))
-    }
-
-    /// The refusal for a row that was re-armed although its activity had its outcome. The outcome stands and
-    /// the row is finished in its sense; left live it would be delivered for ever.
-    fn outcome_stands(&mut self, key: &DispatchKey, row: &Row) -> ArchiveResult<Option<Reject>> {
-        let Some(seq) = row.outcome_seq else { return Ok(None) };
-        let recorded: Option<StoredEvent> = self.get(&keys::event(&key.workflow, seq))?;
-        let status = recorded.map_or(RowStatus::Done, |stored| RowStatus::after(&stored.event.kind));
-        let failure_delivered = row.failure_delivered || status == RowStatus::Failed;
-        self.put_row(key, Row { status, claim: None, failure_delivered, ..row.clone() });
-        Ok(Some(Reject::AlreadyTerminal { key: key.clone(), status: Some(status) }))
-    }
-
     /// The live row `key` if the caller may move it. With a token it has to be the current claim's;
     /// without one (by key) any live row will do, and a missing row is `None`.
-    fn held_row(&self, key: &DispatchKey, token: Option<ClaimToken>) -> ArchiveResult<Result<Option<Row>, Reject>> {
+    pub fn held_row(&self, key: &DispatchKey, token: Option<ClaimToken>) -> ArchiveResult<Result<Option<Row>, Reject>> {
         let row = self.row(key)?;
         Ok(match (row, token) {
             (None, None) => Ok(None),
@@ -242,7 +125,6 @@ mod tests {
     use crate::limits::LEASES_ENDED_PER_ENTRY_MAX;
     use crate::outbox::RowStatus;
     use crate::reject::Reject;
-    use crate::reply::Reply;
     use crate::trial::{Trial, id};
 
     #[test]
@@ -272,24 +154,5 @@ mod tests {
         assert_eq!(keys(trial.claim_by("c")), []);
         assert_eq!(keys(trial.claim_by("b")), [id::<DispatchKey>("held:1")]);
         assert_eq!(keys(trial.claim_by("a")), [id::<DispatchKey>("order-1:1")]);
-    }
-
-    #[test]
-    fn only_a_claimed_row_is_handed_back() {
-        let mut trial = Trial::new();
-        trial.start("order-1", [1]);
-        let key: DispatchKey = id("order-1:1");
-        let retry = Command::Retry { key: key.clone(), token: None, delay_ms: 5 };
-        let refused = Err(Reject::RowNotClaimed { key: key.clone(), status: RowStatus::Pending });
-        assert_eq!(trial.ask(retry.clone()), refused);
-        let fail = Command::Fail { key, token: None, error: Default::default(), retryable: true };
-        assert_eq!(trial.ask(fail.clone()), refused);
-        trial.lease(1, 100);
-        assert!(matches!(trial.ask(retry), Ok(Reply::Returned(_))));
-        trial.at += 5;
-        trial.lease(1, 100);
-        assert!(matches!(trial.ask(fail), Ok(Reply::Returned(_))));
-        let row = trial.row("order-1:1").unwrap();
-        assert_eq!((row.deliveries, row.attempt), (2, 2), "only a failed attempt is another attempt");
     }
 }

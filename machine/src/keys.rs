@@ -15,6 +15,7 @@
 //! | `I` | workflow id, NUL, ordinal, u64 | input of a row |
 //! | `D` | workflow id, NUL, ordinal, u64 | details of a row's last heartbeat |
 //! | `T` | workflow id, NUL, run number, u32, ordinal, u64 | sequence of the outcome of an activity without a row |
+//! | `F` | workflow id, NUL, timer id | what a timer is armed as |
 //! | `K` | idempotency key | remembered reply |
 //!
 //! Numbers are big-endian, so that keys sort as numbers do; ids hold no control characters, so NUL ends
@@ -25,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::archive::{ArchiveError, ArchiveResult};
-use crate::id::{BootId, DispatchKey, IdempotencyKey, NodeName, ShardId, WorkflowId};
+use crate::id::{BootId, DispatchKey, IdempotencyKey, NodeName, ShardId, TimerId, WorkflowId};
 
 /// The version of the state's layout; part of snapshots and of the state itself.
 pub const STATE_VERSION: u8 = 1;
@@ -36,6 +37,7 @@ pub(crate) const MEMBERS: u8 = b'N';
 pub(crate) const SHARDS: u8 = b'S';
 pub(crate) const OPEN_WORKFLOWS: u8 = b'A';
 pub(crate) const LIVE_ROWS: u8 = b'L';
+pub(crate) const TIMERS: u8 = b'F';
 pub(crate) const REPLIES: u8 = b'K';
 
 fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
@@ -103,6 +105,10 @@ pub(crate) fn outcome(id: &WorkflowId, run: u32, ordinal: u64) -> Key {
     key(b'T', id.as_str(), &[&run.to_be_bytes(), &ordinal.to_be_bytes()])
 }
 
+pub(crate) fn timer(id: &WorkflowId, timer: &TimerId) -> Key {
+    key(TIMERS, id.as_str(), &[timer.as_str().as_bytes()])
+}
+
 pub(crate) fn reply(idempotency_key: &IdempotencyKey) -> Key {
     key(REPLIES, idempotency_key.as_str(), &[])
 }
@@ -120,6 +126,15 @@ pub(crate) fn parse_live_row(key: &[u8]) -> ArchiveResult<DispatchKey> {
         Some(DispatchKey { workflow, ordinal: u64::from_be_bytes(*ordinal) })
     };
     parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no row")))
+}
+
+/// The workflow and the timer that a key of table `F` names.
+pub(crate) fn parse_timer(key: &[u8]) -> ArchiveResult<(WorkflowId, TimerId)> {
+    let parse = || {
+        let (workflow, timer) = std::str::from_utf8(key.get(1..)?).ok()?.split_once('\0')?;
+        Some((workflow.parse().ok()?, timer.parse().ok()?))
+    };
+    parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no timer")))
 }
 
 /// The text id that a key consists of after its table's letter.
@@ -179,6 +194,9 @@ mod tests {
         assert!(parse_live_row(b"L").is_err());
         assert!(parse_live_row(b"Lw\x01\0\0\0\0\0\0\0\0").is_err());
         assert!(parse_id::<WorkflowId>(b"A").is_err());
+        let (workflow, name) = (WorkflowId::new("w w").unwrap(), TimerId::new("\u{1F389}:1").unwrap());
+        assert_eq!(parse_timer(&timer(&workflow, &name)).unwrap(), (workflow, name));
+        assert!(parse_timer(b"Fw").is_err() && parse_timer(b"Fw\0").is_err() && parse_timer(b"Fw\0a\0b").is_err());
     }
 
     #[test]

@@ -91,13 +91,10 @@ impl Apply<'_> {
 
     pub fn rearm(&mut self, workflow: WorkflowId, rows: Vec<NewRow>) -> ArchiveResult<Result<Reply, Reject>> {
         let Some(state) = self.workflow(&workflow)? else {
-            return Ok(Err(Reject::invalid(format!("workflow {workflow} has no history to re-arm rows for"))));
+            return Ok(Err(Reject::WorkflowNotFound { workflow }));
         };
         if state.status.is_terminal() {
-            return Ok(Err(Reject::invalid(format!(
-                "workflow {workflow} is {}; reopen it before its rows are re-armed",
-                state.status
-            ))));
+            return Ok(Err(Reject::WorkflowEnded { workflow, status: state.status }));
         }
         let run = state.run.number;
         let mut keys = Vec::with_capacity(rows.len());

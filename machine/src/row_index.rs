@@ -5,11 +5,11 @@
 //! each owner, pin and activity type of a pool: a claim merges the lanes that it may take from and never
 //! walks over rows that are not for it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::Scope;
 use crate::id::{ActivityType, DispatchKey, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
+use crate::merge::merged;
 use crate::outbox::Row;
 use crate::row_counts::NamespaceCounts;
 
@@ -95,19 +95,7 @@ impl RowIndex {
         scope: &'a Scope,
         owner: Option<&'a NodeName>,
     ) -> impl Iterator<Item = (Millis, &'a DispatchKey)> {
-        let mut queues: Vec<_> = self.queues(scope, owner).map(|queue| queue.iter()).collect();
-        let mut heads: BinaryHeap<_> = queues
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(number, queue)| queue.next().map(|head| Reverse((head, number))))
-            .collect();
-        std::iter::from_fn(move || {
-            let Reverse(((visible_after, key), number)) = heads.pop()?;
-            if let Some(next) = queues[number].next() {
-                heads.push(Reverse((next, number)));
-            }
-            Some((*visible_after, key))
-        })
+        merged(self.queues(scope, owner)).map(|(at, key)| (*at, key))
     }
 
     /// Those of the pending rows that are due at `now`.

@@ -89,6 +89,7 @@ impl Apply<'_> {
         if self.state.meta.shard_count == 0 {
             self.state.meta.shard_count = shard_count;
             self.state.rows.spread(shard_count);
+            self.state.timers.spread(shard_count);
         }
         Ok(Reply::Created { shard_count: self.state.meta.shard_count })
     }
@@ -265,6 +266,7 @@ impl Apply<'_> {
         rearmed: Vec<DispatchKey>,
     ) {
         self.effects.push(Effect::ShardAcquired { node: node.clone(), shard, epoch, settled, rearmed });
+        self.tell_if_timers_due(shard);
     }
 
     /// True for a node that is committed as down, or that has left the cluster.

@@ -19,6 +19,8 @@ use crate::member::MemberState;
 use crate::outbox::{Row, RowStatus};
 use crate::row_index::{LiveRows, RowIndex, Standing};
 use crate::shard::{Directory, ShardEntry};
+use crate::timer::Armed;
+use crate::timer_index::TimerIndex;
 
 /// How many rows a load reads at a time.
 const LOAD_BATCH: usize = 1_024;
@@ -45,6 +47,7 @@ pub struct Machine {
     pub(crate) open: BTreeMap<WorkflowId, Workflow>,
     pub(crate) rows: LiveRows,
     pub(crate) index: RowIndex,
+    pub(crate) timers: TimerIndex,
     pub(crate) replies: BTreeSet<(Millis, IdempotencyKey)>,
     pub(crate) remembered: BTreeMap<IdempotencyKey, Millis>,
     writes: Writes,
@@ -93,6 +96,12 @@ impl Machine {
             let key = keys::parse_live_row(key)?;
             machine.index.insert(&key, &row, machine.standing(&key));
             machine.rows.insert(machine.shard_of(&key.workflow), key, row);
+            Ok(())
+        })?;
+        each(archive, keys::TIMERS, |key, armed: Armed| {
+            let (workflow, timer) = keys::parse_timer(key)?;
+            let (shard, held) = (machine.shard_of(&workflow), machine.is_held(&workflow));
+            machine.timers.arm(shard, &workflow, &timer, armed, held);
             Ok(())
         })?;
         each(archive, keys::REPLIES, |key, reply: crate::dedup::Remembered| {
@@ -195,8 +204,12 @@ impl Machine {
     }
 
     fn standing(&self, key: &DispatchKey) -> Standing {
-        let held = self.open.get(&key.workflow).is_some_and(is_paused);
-        Standing { owner: self.owner_of(self.shard_of(&key.workflow)), held }
+        Standing { owner: self.owner_of(self.shard_of(&key.workflow)), held: self.is_held(&key.workflow) }
+    }
+
+    /// True if the rows and timers of a workflow wait until it is resumed.
+    pub(crate) fn is_held(&self, workflow: &WorkflowId) -> bool {
+        self.open.get(workflow).is_some_and(is_paused)
     }
 
     /// Changes an entry of the directory; due rows move to the lane of the new owner.
@@ -270,12 +283,12 @@ impl Apply<'_> {
             self.state.open.insert(id.clone(), workflow);
         }
         if (was == Some(WorkflowStatus::Paused)) != (status == WorkflowStatus::Paused) {
-            self.reindex_rows(id, status == WorkflowStatus::Paused);
+            self.hold(id, status == WorkflowStatus::Paused);
         }
     }
 
-    /// Moves a workflow's pending rows into or out of the index of due rows.
-    fn reindex_rows(&mut self, id: &WorkflowId, held: bool) {
+    /// Takes a workflow's pending rows and its timers out of the order in which they are due, or lets them in again.
+    fn hold(&mut self, id: &WorkflowId, held: bool) {
         let shard = self.state.shard_of(id);
         let owner = self.state.owner_of(shard);
         let Machine { rows, index, .. } = &mut *self.state;
@@ -285,6 +298,10 @@ impl Apply<'_> {
             if !held && row.claim.is_none() {
                 announce_due(&mut self.effects, row);
             }
+        }
+        self.state.timers.set_held(shard, id, held);
+        if !held {
+            self.tell_if_timers_due(shard);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The entrance: limits and shapes that are checked before a command is proposed, so that a request over
 //! a limit costs the cluster nothing.
 
-use crate::command::{Claim, Command, Commit, NewHolder};
+use crate::command::{Claim, Command, Commit, NewHolder, RowAction, Transition};
 use crate::limits::Limits;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
@@ -25,7 +25,7 @@ impl Limits {
             }
             Command::Complete { result, .. } => self.check_payload("result", result),
             Command::Fail { error, .. } => self.check_payload("error", error),
-            Command::Retry { delay_ms, .. } => at_most("delay_ms", *delay_ms, self.lease_ms_max),
+            Command::Retry { delay_ms, .. } => self.check_delay(*delay_ms),
             Command::Rearm { rows, .. } => self.check_rows(rows),
             Command::Reconcile { limit, excluded, .. } => {
                 self.check_page(*limit)?;
@@ -61,8 +61,10 @@ impl Limits {
 
     fn check_commit(&self, commit: &Commit) -> Result<(), Reject> {
         let batch_max = self.batch_max as u64;
-        at_most("the number of events", commit.events.len() as u64, batch_max)?;
+        let recorded = self.check_transitions(&commit.transitions)?;
+        at_most("the number of events", commit.events.len() as u64 + recorded, batch_max)?;
         at_most("the number of settled rows", commit.settle.len() as u64, batch_max)?;
+        at_most("the number of timers", commit.timers.len() as u64, batch_max)?;
         for (position, event) in commit.events.iter().enumerate() {
             self.check_payload(&format!("events[{position}].payload"), &event.payload)?;
             let name = event.kind.name();
@@ -74,6 +76,29 @@ impl Limits {
             at_most("the length of an event's kind", name.len() as u64, crate::limits::ID_BYTES_MAX as u64)?;
         }
         self.check_rows(&commit.rows)
+    }
+
+    /// The number of events that the transitions record.
+    fn check_transitions(&self, transitions: &[Transition]) -> Result<u64, Reject> {
+        at_most("the number of transitions", transitions.len() as u64, self.batch_max as u64)?;
+        let mut recorded = 0;
+        for (position, Transition { action, .. }) in transitions.iter().enumerate() {
+            match action {
+                RowAction::Complete { result } => {
+                    self.check_payload(&format!("transitions[{position}].result"), result)?
+                }
+                RowAction::Fail { error, .. } => {
+                    self.check_payload(&format!("transitions[{position}].error"), error)?
+                }
+                RowAction::Retry { delay_ms } => self.check_delay(*delay_ms)?,
+            }
+            recorded += u64::from(action.records());
+        }
+        Ok(recorded)
+    }
+
+    fn check_delay(&self, delay_ms: u64) -> Result<(), Reject> {
+        at_most("delay_ms", delay_ms, self.lease_ms_max)
     }
 
     fn check_rows(&self, rows: &[NewRow]) -> Result<(), Reject> {
@@ -147,6 +172,24 @@ mod tests {
         assert_eq!(Limits::default().check(&commit(events.clone(), Vec::new())), Ok(()));
         events.push(events[0].clone());
         over(1_000, 1_001, &commit(events, Vec::new()));
+    }
+
+    #[test]
+    fn recorded_outcomes_count_as_events() {
+        let complete = |data: usize| RowAction::Complete { result: Payload::octets(vec![0; data]) };
+        let commit = |events, actions: Vec<RowAction>| {
+            let transition = |(ordinal, action)| Transition { ordinal, token: None, action };
+            let transitions = (0..).zip(actions).map(transition).collect();
+            let events = vec![NewEvent::of(EventKind::SignalReceived); events];
+            Command::Commit(Commit { events, transitions, ..Commit::new(id("w"), 0) })
+        };
+        assert_eq!(Limits::default().check(&commit(999, vec![complete(0)])), Ok(()));
+        over(1_000, 1_001, &commit(999, vec![complete(0), complete(0)]));
+        let retry = |delay_ms| RowAction::Retry { delay_ms };
+        assert_eq!(Limits::default().check(&commit(1_000, vec![retry(86_400_000)])), Ok(()));
+        over(86_400_000, 86_400_001, &commit(0, vec![retry(86_400_001)]));
+        over(1_000, 1_001, &commit(0, vec![retry(1); 1_001]));
+        over(2 * 1024 * 1024, 2 * 1024 * 1024 + 1, &commit(0, vec![complete(2 * 1024 * 1024 + 1)]));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `assign` | `shard=node` … |
 //! | `adopt` | shard, `from=` `by=` `epoch=` |
 //! | `transfer` | shard, `to=` `epoch=` |
-//! | `commit` | workflow, expected seq, events, `settle=ordinal` |
+//! | `commit` | workflow, expected seq, events, `settle=ordinal`, transitions, timers |
 //! | `claim` | `limit=` `lease=name/ms` or `holder=node/boot`, `queue=` `ns=` `types=a,b` `node=` `hold=w,w` |
 //! | `heartbeat` | row, `#claim`, ms, details |
 //! | `complete`, `fail`, `final` | row, `#claim` or nothing, text; `final` is a failure that is not retried |
@@ -15,17 +15,21 @@
 //! | `settle` | workflow |
 //! | `rearm` | workflow, ordinals |
 //! | `reconcile` | `older=` `limit=` `except=row,row` |
+//! | `arm`, `retire` | workflow, `name@time/armed seq` |
 //! | `tick` | |
 //!
 //! Events: `started[/run id]`, `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
 //! `resumed`, `signal[/text]`, `scheduled:n`, `begun:n`, `done:n`, `lost:n`, `dropped:n`, and `act:n[,queue=][,node=]
 //! [,type=][,at=][,max=][,input=]`, which is the two events of an activity together with its row. `#2` is the
 //! second token that was given out for the row.
+//!
+//! In a commit, transitions are `complete=n[#claim][/text]`, `fail=`, `final=` and `retry=n[#claim]/ms`, timers
+//! `arm=name@time/seq` and `retire=name@time/seq`.
 
 use holdfast_machine::{
-    ActivityType, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence, IdempotencyKey, Millis,
-    NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RunId, Scope, ShardId, TaskQueue, WorkflowId,
-    WorkflowStart, WorkflowType,
+    ActivityType, Arming, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence, IdempotencyKey,
+    Millis, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RowAction, RunId, Scope, ShardId,
+    TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
 };
 
 /// Looks up the n-th token of a row, from 1.
@@ -82,7 +86,7 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
             let expected_epoch = Epoch(id(must(words, "epoch")));
             Command::Transfer { shard: shard(), to: id(must(words, "to")), expected_epoch }
         }
-        "commit" => Command::Commit(commit(words)),
+        "commit" => Command::Commit(commit(words, tokens)),
         "claim" => Command::Claim(claim(words)),
         "settle" => Command::Settle { workflow: id(words[0]) },
         "rearm" => {
@@ -94,6 +98,8 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
             limit: value(words, "limit").map_or(u32::MAX, id),
             excluded: value(words, "except").map_or(Vec::new(), |rows| rows.split(',').map(id).collect()),
         },
+        "arm" => Command::Timer { workflow: id(words[0]), change: TimerChange::Schedule(arming(words[1])) },
+        "retire" => Command::Timer { workflow: id(words[0]), change: TimerChange::Retire(arming(words[1])) },
         "tick" => Command::Tick,
         _ => transition(name, words, tokens),
     }
@@ -139,9 +145,20 @@ fn claim(words: &[&str]) -> Claim {
     Claim { scope, limit, holder, hold: list("hold").into_iter().map(id::<WorkflowId>).collect() }
 }
 
-fn commit(words: &[&str]) -> Commit {
+fn commit(words: &[&str], tokens: Tokens<'_>) -> Commit {
+    let workflow: WorkflowId = id(words[0]);
     let (mut events, mut rows, mut settle) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut transitions, mut timers) = (Vec::new(), Vec::new());
     for word in &words[2..] {
+        if let Some((action @ ("complete" | "fail" | "final" | "retry"), rest)) = word.split_once('=') {
+            transitions.push(part(&workflow, action, rest, tokens));
+            continue;
+        }
+        if let Some((change @ ("arm" | "retire"), timer)) = word.split_once('=') {
+            let change = if change == "arm" { TimerChange::Schedule } else { TimerChange::Retire };
+            timers.push(change(arming(timer)));
+            continue;
+        }
         if let Some(ordinal) = word.strip_prefix("settle=") {
             settle.push(number(ordinal));
         } else if let Some(activity) = word.strip_prefix("act:") {
@@ -155,7 +172,28 @@ fn commit(words: &[&str]) -> Commit {
             events.push(event(word));
         }
     }
-    Commit { events, rows, settle, ..Commit::new(id(words[0]), number(words[1])) }
+    Commit { events, rows, settle, transitions, timers, ..Commit::new(workflow, number(words[1])) }
+}
+
+/// A transition as part of a commit.
+fn part(workflow: &WorkflowId, action: &str, text: &str, tokens: Tokens<'_>) -> Transition {
+    let (row, detail) = text.split_once('/').unwrap_or((text, ""));
+    let (ordinal, claim) = row.split_once('#').map_or((row, None), |(ordinal, claim)| (ordinal, Some(claim)));
+    let ordinal = number(ordinal);
+    let key = DispatchKey { workflow: workflow.clone(), ordinal };
+    let body = if detail.is_empty() { Payload::default() } else { Payload::text(detail) };
+    let action = match action {
+        "complete" => RowAction::Complete { result: body },
+        "retry" => RowAction::Retry { delay_ms: number(detail) },
+        action => RowAction::Fail { error: body, retryable: action == "fail" },
+    };
+    Transition { ordinal, token: claim.map(|number| tokens(&key, id(number))), action }
+}
+
+fn arming(text: &str) -> Arming {
+    let (timer, rest) = text.split_once('@').unwrap();
+    let (fire_at, armed_seq) = rest.split_once('/').unwrap();
+    Arming { timer: id(timer), fire_at: Millis(number(fire_at)), armed_seq: number(armed_seq) }
 }
 
 fn row(text: &str) -> NewRow {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
     Applied, ClaimToken, Command, DispatchKey, Entry, Evidence, Liveness, Machine, Member, MemoryArchive, Millis,
-    Reply, Request, WorkflowId,
+    NodeName, Reply, Request, WorkflowId,
 };
 
 use crate::{parse, show};
@@ -64,6 +64,16 @@ impl Player {
                 let runs = self.machine.runs(&self.archive, &arguments.parse().unwrap(), 100).unwrap();
                 out.extend(runs.iter().map(show::run));
             }
+            "expired" => {
+                let value = |name: &str| arguments.split_whitespace().find_map(|word| word.strip_prefix(name));
+                let owner: Option<NodeName> = value("owner=").map(|owner| owner.parse().unwrap());
+                let as_of = value("as_of=").map_or(self.machine.now(), |at| Millis(at.parse().unwrap()));
+                let limit = value("limit=").map_or(100, |limit| limit.parse().unwrap());
+                let timers = self.machine.expired_timers(owner.as_ref(), as_of, limit);
+                out.extend(timers.iter().map(|(workflow, arming)| show::timer(workflow, arming)));
+                let next = self.machine.next_timer_due(owner.as_ref(), as_of);
+                out.push(format!("next due {}", next.map_or("never".to_owned(), |at| at.to_string())));
+            }
             "input" => {
                 let key: DispatchKey = arguments.parse().unwrap();
                 let input = self.machine.input(&self.archive, &key).unwrap().unwrap_or_default();
@@ -105,6 +115,7 @@ impl Player {
         let (workflow, rows) = match command {
             Command::Commit(commit) => (&commit.workflow, &commit.rows),
             Command::Rearm { workflow, rows } => (workflow, rows),
+            Command::Timer { workflow, .. } => (workflow, &Vec::new()),
             _ => return,
         };
         self.workflows.insert(workflow.clone());
@@ -124,6 +135,7 @@ impl Player {
             if let Some(workflow) = self.machine.workflow(&self.archive, id).unwrap() {
                 lines.insert(show::workflow(id, &workflow));
             }
+            lines.extend(self.machine.timers_of(id, None, 100).iter().map(|arming| show::timer(id, arming)));
         }
         for key in &self.rows {
             if let Some(row) = self.machine.row(&self.archive, key).unwrap() {

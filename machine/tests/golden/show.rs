@@ -1,8 +1,8 @@
 //! Replies, events and state as lines that people can read.
 
 use holdfast_machine::{
-    ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply, Retirement, Row,
-    Run, ShardEntry, Staged, Workflow, WorkflowId,
+    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply,
+    Retirement, Row, Run, ShardEntry, Staged, Workflow, WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -105,7 +105,7 @@ pub fn cluster_event(event: &ClusterEvent) -> String {
     format!("{event:?}")
 }
 
-/// Only what owners are told; that rows are due and histories grow is seen from the state.
+/// Only what owners are told: that rows are due and histories grow is seen from the state.
 pub fn effect(effect: &Effect) -> Option<String> {
     match effect {
         Effect::ShardAcquired { node, shard, epoch, settled, rearmed } => {
@@ -115,8 +115,13 @@ pub fn effect(effect: &Effect) -> Option<String> {
         Effect::ShardLost { node, shard, epoch, new_owner } => {
             Some(format!("{node} lost shard {shard} to {new_owner} under epoch {epoch}"))
         }
+        Effect::TimersDue { shard } => Some(format!("timers of shard {shard} are due")),
         _ => None,
     }
+}
+
+pub fn timer(workflow: &WorkflowId, arming: &Arming) -> String {
+    format!("timer {workflow}/{}: at {}, armed by event {}", arming.timer, arming.fire_at, arming.armed_seq)
 }
 
 pub fn shard(entry: &ShardEntry) -> String {

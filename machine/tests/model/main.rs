@@ -253,7 +253,7 @@ fn random_runs_meet_every_answer() {
 }
 
 /// Every reply and every refusal, and the cases of some.
-const EXPECTED: [&str; 34] = [
+const EXPECTED: [&str; 36] = [
     "Created",
     "Booted",
     "Assigned",
@@ -283,6 +283,8 @@ const EXPECTED: [&str; 34] = [
     "row_not_found",
     "row_not_claimed",
     "workflow_status",
+    "workflow_not_found",
+    "workflow_ended",
     "invalid_argument",
     "limit_exceeded",
     "idempotency_conflict",

@@ -174,8 +174,11 @@ impl Oracle {
 
     pub fn rearm(&mut self, workflow: &WorkflowId, rows: &[NewRow]) -> Answer {
         let (status, run) = self.status(workflow);
-        if self.head(workflow) == 0 || status.is_terminal() {
-            return invalid();
+        if self.head(workflow) == 0 {
+            return Err(Reject::WorkflowNotFound { workflow: workflow.clone() });
+        }
+        if status.is_terminal() {
+            return Err(Reject::WorkflowEnded { workflow: workflow.clone(), status });
         }
         let mut keys = Vec::new();
         for new in rows {
