@@ -26,6 +26,8 @@ pub trait Archive: Send + Sync {
     fn get(&self, key: &[u8]) -> ArchiveResult<Option<Vec<u8>>>;
     /// Up to `limit` pairs with `from <= key < to`, ascending.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>>;
+    /// The last `limit` pairs with `from <= key < to`, descending.
+    fn scan_back(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>>;
 }
 
 /// An archive in memory, for tests, models and simulation.
@@ -53,6 +55,11 @@ impl Archive for MemoryArchive {
         let range = self.0.range(from.to_vec()..to.to_vec());
         Ok(range.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
     }
+
+    fn scan_back(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+        let range = self.0.range(from.to_vec()..to.to_vec()).rev();
+        Ok(range.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
 }
 
 #[cfg(test)]
@@ -70,5 +77,7 @@ mod tests {
         assert_eq!(archive.scan(&[1], &[4], 9).unwrap(), [pair(1), pair(2)]);
         assert_eq!(archive.scan(&[0], &[9], 2).unwrap(), [pair(0), pair(1)]);
         assert_eq!(archive.scan(&[4], &[4], 9).unwrap(), []);
+        assert_eq!(archive.scan_back(&[1], &[4], 9).unwrap(), [pair(2), pair(1)]);
+        assert_eq!(archive.scan_back(&[0], &[9], 2).unwrap(), [pair(4), pair(2)]);
     }
 }

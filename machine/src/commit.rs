@@ -5,9 +5,10 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::archive::ArchiveResult;
+use crate::attributes::Attributes;
 use crate::command::Commit;
 use crate::event::Effect;
-use crate::history::{HistoryEvent, NewEvent, StoredEvent, Workflow, WorkflowStatus};
+use crate::history::{HistoryEvent, NewEvent, StoredEvent, Workflow};
 use crate::id::{DispatchKey, Millis, WorkflowId};
 use crate::keys;
 use crate::outbox::{NewRow, Row, RowStatus};
@@ -18,6 +19,7 @@ use crate::staging::{Places, row_places};
 use crate::state::Apply;
 use crate::timer::{TimerChange, check_schedules};
 use crate::transition::check_transitions;
+use crate::visibility::Facts;
 
 impl Apply<'_> {
     pub fn commit(&mut self, mut commit: Commit) -> ArchiveResult<Result<Reply, Reject>> {
@@ -37,7 +39,7 @@ impl Apply<'_> {
             Ok(moved) => moved,
             Err(reject) => return Ok(Err(reject)),
         };
-        let was = current.as_ref().map(|workflow| workflow.status);
+        let was = current.as_ref().map(Facts::from);
         let (projection, places) = match check_shape(&commit, current, &moved, self.now()) {
             Ok(shape) => shape,
             Err(reject) => return Ok(Err(reject)),
@@ -48,15 +50,22 @@ impl Apply<'_> {
         {
             return Ok(Err(reject));
         }
+        let attributes = match self.attributes_after(&id, was.as_ref(), &commit.events)? {
+            Ok(attributes) => attributes,
+            Err(reject) => return Ok(Err(reject)),
+        };
         // From here on nothing is refused.
-        let checked = Checked { besides, was, projection, places, moved };
+        let checked = Checked { besides, was, projection, attributes, places, moved };
         Ok(Ok(Reply::Committed(self.write_commit(commit, checked)?)))
     }
 
     fn write_commit(&mut self, commit: Commit, checked: Checked) -> ArchiveResult<Committed> {
         let Commit { workflow: id, expected_seq, events, rows, settle, transitions, timers } = commit;
-        let Checked { besides, was, projection, places, moved } = checked;
-        let Projection { workflow, runs, outcomes, closed } = projection;
+        let Checked { besides, was, projection, attributes, places, moved } = checked;
+        let Projection { mut workflow, runs, outcomes, closed } = projection;
+        if let Some(attributes) = &attributes {
+            workflow.attribute_count = attributes.len() as u32;
+        }
         let (head, namespace, grew) = (workflow.head, workflow.namespace.clone(), !events.is_empty());
         for (event, seq) in events.into_iter().zip(expected_seq + 1..) {
             self.append(&id, seq, event, (seq == head).then_some(besides));
@@ -79,7 +88,8 @@ impl Apply<'_> {
             self.drop_timers(&id);
         }
         if grew {
-            self.put_workflow(&id, was, workflow);
+            self.relist(&id, was.as_ref(), Some(&Facts::from(&workflow)), attributes)?;
+            self.put_workflow(&id, was.as_ref().map(Facts::status), workflow);
         }
         let mut staged = Vec::with_capacity(rows.len());
         for row in rows {
@@ -212,8 +222,10 @@ impl Apply<'_> {
 struct Checked {
     /// The hash of what the caller wants besides events.
     besides: u64,
-    was: Option<WorkflowStatus>,
+    was: Option<Facts>,
     projection: Projection,
+    /// The search attributes after it, if it changes them.
+    attributes: Option<Attributes>,
     places: Places,
     /// The rows of the transitions, in order.
     moved: Vec<Row>,

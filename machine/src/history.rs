@@ -115,6 +115,17 @@ pub enum WorkflowStatus {
 }
 
 impl WorkflowStatus {
+    /// All of them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Running,
+        Self::Paused,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::TimedOut,
+        Self::ContinuedAsNew,
+    ];
+
     /// True if nothing more can happen in this run unless it is reopened.
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Running | Self::Paused)
@@ -246,6 +257,8 @@ pub struct Workflow {
     pub head: u64,
     /// The run that is open, or was open last.
     pub run: Run,
+    /// How many search attributes it has; they are kept beside it.
+    pub attribute_count: u32,
 }
 
 /// One execution inside a history.

@@ -17,6 +17,15 @@
 //! | `T` | workflow id, NUL, run number, u32, ordinal, u64 | sequence of the outcome of an activity without a row |
 //! | `F` | workflow id, NUL, timer id | what a timer is armed as |
 //! | `K` | idempotency key | remembered reply |
+//! | `U` | lane | number of workflows in the lane |
+//! | `V` | lane, start, u64, workflow id | close; none if open |
+//! | `Z` | lane, close, u64, workflow id | start; closed workflows only |
+//! | `P` | workflow id | search attributes, if it has any |
+//! | `Y` | attribute, start, u64, workflow id | nothing |
+//! | `X` | attribute, close, u64, workflow id | nothing; closed workflows only |
+//!
+//! A lane is namespace, NUL, workflow type or nothing, NUL, status, u8; an attribute is namespace, NUL, name, NUL,
+//! and a value in the form of `attributes.rs`, which sorts as values do and says itself where it ends.
 //!
 //! Numbers are big-endian, so that keys sort as numbers do; ids hold no control characters, so NUL ends
 //! them. Live and finished things are apart so that a start reads only what lives. A value is one
@@ -26,7 +35,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::archive::{ArchiveError, ArchiveResult};
-use crate::id::{BootId, DispatchKey, IdempotencyKey, NodeName, ShardId, TimerId, WorkflowId};
+use crate::history::WorkflowStatus;
+use crate::id::{
+    AttributeName, BootId, DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, TimerId, WorkflowId,
+};
+use crate::visibility::{Lane, WorkflowSort};
 
 /// The version of the state's layout; part of snapshots and of the state itself.
 pub const STATE_VERSION: u8 = 1;
@@ -39,6 +52,7 @@ pub(crate) const OPEN_WORKFLOWS: u8 = b'A';
 pub(crate) const LIVE_ROWS: u8 = b'L';
 pub(crate) const TIMERS: u8 = b'F';
 pub(crate) const REPLIES: u8 = b'K';
+pub(crate) const LANES: u8 = b'U';
 
 fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
     let mut key = Vec::with_capacity(2 + id.len() + rest.iter().map(|part| part.len()).sum::<usize>());
@@ -111,6 +125,66 @@ pub(crate) fn timer(id: &WorkflowId, timer: &TimerId) -> Key {
 
 pub(crate) fn reply(idempotency_key: &IdempotencyKey) -> Key {
     key(REPLIES, idempotency_key.as_str(), &[])
+}
+
+pub(crate) fn attributes(id: &WorkflowId) -> Key {
+    key(b'P', id.as_str(), &[])
+}
+
+/// The number of workflows in a lane.
+pub(crate) fn lane(lane: &Lane) -> Key {
+    lane_in(LANES, lane)
+}
+
+/// The start of the keys of a lane's workflows.
+pub(crate) fn lane_by(sort: WorkflowSort, lane: &Lane) -> Key {
+    let table = match sort {
+        WorkflowSort::Started => b'V',
+        WorkflowSort::Closed => b'Z',
+    };
+    lane_in(table, lane)
+}
+
+fn lane_in(table: u8, lane: &Lane) -> Key {
+    let workflow_type = lane.workflow_type.as_ref().map_or("", |workflow_type| workflow_type.as_str());
+    key(table, lane.namespace.as_str(), &[workflow_type.as_bytes(), &[0, lane.status as u8]])
+}
+
+/// The start of the keys of the workflows that have this value of an attribute, or a value that begins so.
+pub(crate) fn attribute_by(sort: WorkflowSort, namespace: &Namespace, name: &AttributeName, value: &[u8]) -> Key {
+    let table = match sort {
+        WorkflowSort::Started => b'Y',
+        WorkflowSort::Closed => b'X',
+    };
+    key(table, namespace.as_str(), &[name.as_str().as_bytes(), &[0], value])
+}
+
+/// The key of a workflow under such a start.
+pub(crate) fn timed(mut start: Key, at: Millis, id: &WorkflowId) -> Key {
+    start.extend_from_slice(&at.0.to_be_bytes());
+    start.extend_from_slice(id.as_str().as_bytes());
+    start
+}
+
+/// Time and workflow of a key that [`timed`] made from a start of this length.
+pub(crate) fn parse_timed(key: &[u8], start: usize) -> ArchiveResult<(Millis, WorkflowId)> {
+    let parse = || {
+        let (at, id) = key.get(start..)?.split_first_chunk::<8>()?;
+        Some((Millis(u64::from_be_bytes(*at)), WorkflowId::new(std::str::from_utf8(id).ok()?).ok()?))
+    };
+    parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no time and workflow")))
+}
+
+/// The lane that a key of table `U` names.
+pub(crate) fn parse_lane(key: &[u8]) -> ArchiveResult<Lane> {
+    let parse = || {
+        let (status, rest) = key.get(1..)?.split_last()?;
+        let (namespace, workflow_type) = std::str::from_utf8(rest.strip_suffix(&[0])?).ok()?.split_once('\0')?;
+        let workflow_type = if workflow_type.is_empty() { None } else { Some(workflow_type.parse().ok()?) };
+        let status = WorkflowStatus::ALL.into_iter().find(|known| *known as u8 == *status)?;
+        Some(Lane { namespace: namespace.parse().ok()?, workflow_type, status })
+    };
+    parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no lane")))
 }
 
 /// The range that holds a whole table.
@@ -197,6 +271,30 @@ mod tests {
         let (workflow, name) = (WorkflowId::new("w w").unwrap(), TimerId::new("\u{1F389}:1").unwrap());
         assert_eq!(parse_timer(&timer(&workflow, &name)).unwrap(), (workflow, name));
         assert!(parse_timer(b"Fw").is_err() && parse_timer(b"Fw\0").is_err() && parse_timer(b"Fw\0a\0b").is_err());
+    }
+
+    #[test]
+    fn lanes_and_times_read_back() {
+        let lane_of = |workflow_type: Option<&str>, status| Lane {
+            namespace: Namespace::default(),
+            workflow_type: workflow_type.map(|name| name.parse().unwrap()),
+            status,
+        };
+        for workflow_type in [None, Some("order"), Some("\u{1F389}")] {
+            for status in WorkflowStatus::ALL {
+                let of = lane_of(workflow_type, status);
+                assert_eq!(parse_lane(&lane(&of)).unwrap(), of);
+                let start = lane_by(WorkflowSort::Closed, &of);
+                let id = WorkflowId::new("w").unwrap();
+                let read = parse_timed(&timed(start.clone(), Millis(u64::MAX), &id), start.len()).unwrap();
+                assert_eq!(read, (Millis(u64::MAX), id));
+            }
+        }
+        assert!(parse_lane(b"Udefault\0order\0\x07").is_err());
+        assert!(parse_lane(b"U").is_err());
+        assert!(parse_timed(b"V1234567", 1).is_err());
+        assert!(parse_timed(b"V12345678", 1).is_err(), "no id");
+        assert!(parse_timed(b"V", 9).is_err());
     }
 
     #[test]

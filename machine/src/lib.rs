@@ -19,9 +19,9 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow), `claim.rs`,
-//! `recovery.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims, and
-//! `keys.rs` is the layout of the state on disk. `tests/scripts` shows all of it at work: commands,
-//! and what follows from them.
+//! `recovery.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
+//! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
+//! `tests/scripts` shows all of it at work: commands, and what follows from them.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::float_arithmetic)]
 #![warn(missing_docs)]
@@ -60,6 +60,7 @@ mod transition;
 #[cfg(test)]
 mod trial;
 mod validate;
+mod visibility;
 
 pub use apply::Applied;
 pub use archive::{Archive, ArchiveError, ArchiveResult, MemoryArchive, Pair, Writes};
@@ -84,3 +85,7 @@ pub use row_counts::RowCounts;
 pub use shard::ShardEntry;
 pub use state::{Machine, Meta};
 pub use timer::{Arming, Retirement, TimerChange};
+pub use visibility::{
+    AttributeFilter, AttributeRange, ListedWorkflow, Position, SortOrder, TimeRange, WorkflowCount, WorkflowFilter,
+    WorkflowPage, WorkflowQuery, WorkflowSort,
+};

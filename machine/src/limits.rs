@@ -14,6 +14,18 @@ pub const REPLY_REMEMBERED_MS: u64 = 10 * 60 * 1_000;
 /// Most replies that are remembered at a time; beyond it the oldest go before their time, so that memory is
 /// bounded whatever the load. It stands for 10 minutes at 1,600 calls a second, or 100 seconds at 10,000.
 pub const REPLIES_REMEMBERED_MAX: usize = 1_000_000;
+/// Most search attributes of a workflow, and in one change of them.
+pub const ATTRIBUTES_MAX: usize = 64;
+/// Longest text in a search attribute, in bytes.
+pub const ATTRIBUTE_TEXT_BYTES_MAX: usize = 1_024;
+/// Most texts in one search attribute.
+pub const ATTRIBUTE_TEXTS_MAX: usize = 32;
+/// Most bytes that the names and values of a workflow's search attributes take together.
+pub const ATTRIBUTES_BYTES_MAX: usize = 16 * 1_024;
+/// Most workflow types in one filter.
+pub const FILTER_TYPES_MAX: usize = 100;
+/// Most conditions on search attributes in one filter.
+pub const FILTER_ATTRIBUTES_MAX: usize = 10;
 /// Most shards that a cluster may be created with.
 pub const SHARDS_MAX: u32 = 4_096;
 

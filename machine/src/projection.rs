@@ -55,7 +55,7 @@ fn first_run(event: &NewEvent, at: Millis) -> Result<Workflow, Reject> {
         };
         (Namespace::default(), run)
     };
-    Ok(Workflow { namespace, status: WorkflowStatus::Running, head: 0, run })
+    Ok(Workflow { namespace, status: WorkflowStatus::Running, head: 0, run, attribute_count: 0 })
 }
 
 fn start_of(event: &NewEvent) -> Result<&WorkflowStart, Reject> {
@@ -101,6 +101,12 @@ pub(crate) fn project(
             projection.lifecycle(event, at)?;
         }
         projection.outcome(id, event, &mut seen)?;
+        if event.search_attributes.is_some()
+            && !matches!(event.kind, EventKind::WorkflowStarted | EventKind::SearchAttributesUpdated)
+        {
+            let kind = &event.kind;
+            return Err(Reject::invalid(format!("events: {kind} takes no `search_attributes`")));
+        }
     }
     if run_before.as_ref() != Some(&projection.workflow.run) {
         projection.runs.push(projection.workflow.run.clone());

@@ -5,6 +5,7 @@
 //! rolling hash, so that nodes with equal hashes have written equal bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use crate::row_index::{LiveRows, RowIndex, Standing};
 use crate::shard::{Directory, ShardEntry};
 use crate::timer::Armed;
 use crate::timer_index::TimerIndex;
+use crate::visibility::Lanes;
 
 /// How many rows a load reads at a time.
 const LOAD_BATCH: usize = 1_024;
@@ -50,6 +52,7 @@ pub struct Machine {
     pub(crate) timers: TimerIndex,
     pub(crate) replies: BTreeSet<(Millis, IdempotencyKey)>,
     pub(crate) remembered: BTreeMap<IdempotencyKey, Millis>,
+    pub(crate) lanes: Lanes,
     writes: Writes,
     hasher: Xxh3,
 }
@@ -110,6 +113,10 @@ impl Machine {
             machine.remembered.insert(key, reply.at);
             Ok(())
         })?;
+        each(archive, keys::LANES, |key, count| {
+            machine.lanes.0.insert(keys::parse_lane(key)?, count);
+            Ok(())
+        })?;
         Ok(machine)
     }
 
@@ -153,21 +160,44 @@ impl Machine {
 
     /// Up to `limit` pairs with `from <= key < to`, ascending, with the writes that storage has yet to commit.
     pub(crate) fn scan(&self, archive: &dyn Archive, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
-        let pending = self.writes.range(from.to_vec()..to.to_vec());
-        let pending_count = pending.clone().count();
-        if pending_count == 0 {
-            return archive.scan(from, to, limit);
-        }
+        let pending_count = self.unwritten(from, to).count();
         // A pending delete hides one stored pair, so this many are enough to fill the page.
         let stored = archive.scan(from, to, limit.saturating_add(pending_count))?;
+        if pending_count == 0 {
+            return Ok(stored);
+        }
+        Ok(self.with_unwritten(from, to, stored).into_iter().take(limit).collect())
+    }
+
+    /// The last `limit` of these pairs, descending.
+    pub(crate) fn scan_back(
+        &self,
+        archive: &dyn Archive,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> ArchiveResult<Vec<Pair>> {
+        let pending_count = self.unwritten(from, to).count();
+        let stored = archive.scan_back(from, to, limit.saturating_add(pending_count))?;
+        if pending_count == 0 {
+            return Ok(stored);
+        }
+        Ok(self.with_unwritten(from, to, stored).into_iter().rev().take(limit).collect())
+    }
+
+    fn unwritten(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
+        self.writes.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
+    }
+
+    fn with_unwritten(&self, from: &[u8], to: &[u8], stored: Vec<Pair>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut pairs: BTreeMap<_, _> = stored.into_iter().collect();
-        for (key, value) in pending {
+        for (key, value) in self.unwritten(from, to) {
             match value {
                 Some(value) => pairs.insert(key.clone(), value.clone()),
                 None => pairs.remove(key),
             };
         }
-        Ok(pairs.into_iter().take(limit).collect())
+        pairs
     }
 
     pub(crate) fn put<T: Serialize>(&mut self, key: Key, value: &T) {
@@ -267,7 +297,8 @@ impl Apply<'_> {
         self.state.row(self.archive, key)
     }
 
-    /// Writes a workflow, keeping open ones in memory and closed ones out of it. `was` is its status before.
+    /// Writes a workflow, keeping open ones in memory and closed ones out of it. `was` is its status before. Where
+    /// more than the head changes, listings have to be told too ([`Apply::relist`]).
     pub fn put_workflow(&mut self, id: &WorkflowId, was: Option<WorkflowStatus>, workflow: Workflow) {
         let status = workflow.status;
         if status.is_terminal() {

@@ -1,6 +1,7 @@
 //! The entrance: limits and shapes that are checked before a command is proposed, so that a request over
 //! a limit costs the cluster nothing.
 
+use crate::attributes::check_update;
 use crate::command::{Claim, Command, Commit, NewHolder, RowAction, Transition};
 use crate::limits::Limits;
 use crate::outbox::NewRow;
@@ -74,6 +75,7 @@ impl Limits {
                 )));
             }
             at_most("the length of an event's kind", name.len() as u64, crate::limits::ID_BYTES_MAX as u64)?;
+            event.search_attributes.as_ref().map_or(Ok(()), check_update)?;
         }
         self.check_rows(&commit.rows)
     }
@@ -137,7 +139,8 @@ impl Limits {
     }
 }
 
-fn at_most(what: &str, actual: u64, limit: u64) -> Result<(), Reject> {
+/// Refuses what is over a limit.
+pub(crate) fn at_most(what: &str, actual: u64, limit: u64) -> Result<(), Reject> {
     if actual <= limit {
         return Ok(());
     }

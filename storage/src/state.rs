@@ -41,8 +41,9 @@ use cursor::Cursor;
 pub use fit::{Misfit, check_against_log};
 use generation::Generation;
 use open_mark::OpenMark;
-use overlay::Recent;
+use overlay::{Direction, Recent};
 use shared::Shared;
+use sled::IVec;
 
 /// What can be set about the state.
 #[derive(Debug, Clone)]
@@ -206,11 +207,26 @@ impl Archive for State {
     }
 
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+        self.read(from, to, Direction::Up, limit)
+    }
+
+    fn scan_back(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+        self.read(from, to, Direction::Down, limit)
+    }
+}
+
+impl State {
+    fn read(&self, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> ArchiveResult<Vec<Pair>> {
         if from >= to {
             return Ok(Vec::new());
         }
-        let recent = self.shared.overlay().range(from, to, limit);
-        merge(&self.shared.current(), recent, from, to, limit)
+        let recent = self.shared.overlay().range(from, to, direction, limit);
+        let generation = self.shared.current();
+        let stored = generation.db.range(keys::row(from)..keys::row(to));
+        match direction {
+            Direction::Up => merge(&generation, recent, stored, direction, limit),
+            Direction::Down => merge(&generation, recent, stored.rev(), direction, limit),
+        }
     }
 }
 
@@ -218,12 +234,11 @@ impl Archive for State {
 fn merge(
     generation: &Generation,
     recent: Vec<Recent>,
-    from: &[u8],
-    to: &[u8],
+    stored: impl Iterator<Item = sled::Result<(IVec, IVec)>>,
+    direction: Direction,
     limit: usize,
 ) -> ArchiveResult<Vec<Pair>> {
-    let mut recent = recent.into_iter().peekable();
-    let mut stored = generation.db.range(keys::row(from)..keys::row(to)).peekable();
+    let (mut recent, mut stored) = (recent.into_iter().peekable(), stored.peekable());
     let mut pairs = Vec::new();
     while pairs.len() < limit {
         let next_stored = match stored.peek() {
@@ -234,7 +249,7 @@ fn merge(
         let next_recent = recent.peek().map(|(key, _)| key.as_slice());
         match (next_recent, next_stored) {
             (None, None) => break,
-            (Some(key), other) if other.is_none_or(|other| key <= other) => {
+            (Some(key), other) if other.is_none_or(|other| !direction.is_before(other, key)) => {
                 if other == Some(key) {
                     stored.next();
                 }

@@ -108,32 +108,69 @@ impl Overlay {
         self.active.rows.get(key).or_else(frozen).map(|slot| slot.value.clone())
     }
 
-    /// Rows with `from <= key < to`, ascending, up to the `limit`-th that has a value.
-    pub(super) fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Vec<Recent> {
+    /// Rows with `from <= key < to` in this direction, up to the `limit`-th that has a value.
+    pub(super) fn range(&self, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Vec<Recent> {
         let bounds = (Bound::Included(from), Bound::Excluded(to));
-        let mut newer = self.active.rows.range::<[u8], _>(bounds).peekable();
-        let mut older = self.frozen.iter().flat_map(|layer| layer.rows.range::<[u8], _>(bounds)).peekable();
-        let mut found = Vec::new();
-        let mut present = 0;
-        while present < limit
-            && let Some((key, slot)) = next_of(&mut newer, &mut older)
-        {
-            present += usize::from(slot.value.is_some());
-            found.push((key.clone(), slot.value.clone()));
+        let newer = self.active.rows.range::<[u8], _>(bounds);
+        let older = self.frozen.iter().flat_map(|layer| layer.rows.range::<[u8], _>(bounds));
+        match direction {
+            Direction::Up => newest(newer, older, direction, limit),
+            Direction::Down => newest(newer.rev(), older.rev(), direction, limit),
         }
-        found
     }
 }
 
-/// The next pair in key order; where both have the key, the newer one.
-fn next_of<'a, A, B>(newer: &mut Peekable<A>, older: &mut Peekable<B>) -> Option<(&'a Vec<u8>, &'a Slot)>
+/// Which way rows are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Ascending.
+    Up,
+    /// Descending.
+    Down,
+}
+
+impl Direction {
+    /// True if `key` comes before `other`.
+    pub(super) fn is_before(self, key: &[u8], other: &[u8]) -> bool {
+        match self {
+            Direction::Up => key < other,
+            Direction::Down => key > other,
+        }
+    }
+}
+
+/// The rows of both, in this direction, up to the `limit`-th that has a value.
+fn newest<'a>(
+    newer: impl Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
+    older: impl Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
+    direction: Direction,
+    limit: usize,
+) -> Vec<Recent> {
+    let (mut newer, mut older) = (newer.peekable(), older.peekable());
+    let mut found = Vec::new();
+    let mut present = 0;
+    while present < limit
+        && let Some((key, slot)) = next_of(&mut newer, &mut older, direction)
+    {
+        present += usize::from(slot.value.is_some());
+        found.push((key.clone(), slot.value.clone()));
+    }
+    found
+}
+
+/// The next pair in this direction; where both have the key, the newer one.
+fn next_of<'a, A, B>(
+    newer: &mut Peekable<A>,
+    older: &mut Peekable<B>,
+    direction: Direction,
+) -> Option<(&'a Vec<u8>, &'a Slot)>
 where
     A: Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
     B: Iterator<Item = (&'a Vec<u8>, &'a Slot)>,
 {
     let Some((key, _)) = newer.peek() else { return older.next() };
     match older.peek() {
-        Some((other, _)) if other < key => older.next(),
+        Some((other, _)) if direction.is_before(other, key) => older.next(),
         Some((other, _)) if other == key => {
             older.next();
             newer.next()

@@ -231,6 +231,11 @@ proptest! {
                 false => Vec::new(),
             };
             prop_assert_eq!(state.scan(&key(from), &key(to), limit).unwrap(), expected);
+            let backwards: Vec<_> = match from < to {
+                true => model.range(key(from)..key(to)).rev().take(limit).map(|(k, v)| (k.clone(), v.clone())).collect(),
+                false => Vec::new(),
+            };
+            prop_assert_eq!(state.scan_back(&key(from), &key(to), limit).unwrap(), backwards);
             if let (Some(layer), flushed) = frozen {
                 state.shared.write_frozen(&mut sled, &layer, &flushed).unwrap();
             }
