@@ -5,6 +5,7 @@
 //! what users read; it has an example for each route.
 
 mod cluster;
+mod document;
 mod error;
 mod events;
 mod extract;
@@ -14,4 +15,4 @@ mod router;
 mod shards;
 mod workflows;
 
-pub use router::{HttpOptions, router};
+pub use router::{HttpOptions, openapi, router};

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 /// An error answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// A URI for the kind of error: `urn:holdfast:error:` and the code.
     #[serde(rename = "type")]

@@ -75,6 +75,7 @@ pub enum ReadMode {
 
 /// The names of the `consistency` parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Consistency {
     /// [`ReadMode::Linearizable`].

@@ -14,6 +14,7 @@ use crate::validate::at_most;
 
 /// The value of a search attribute. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttributeValue {
     /// A text.

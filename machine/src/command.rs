@@ -41,6 +41,7 @@ impl From<Command> for Request {
 
 /// The owner and epoch that a write was made under.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fence {
     /// The node that the writer takes for the owner of the workflow's shard.
     pub owner: NodeName,
@@ -257,6 +258,7 @@ pub struct Commit {
 
 /// What becomes of one row, as part of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Transition {
     /// The row.
@@ -270,6 +272,7 @@ pub struct Transition {
 
 /// The transitions that a commit can make. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RowAction {
     /// As [`Command::Complete`].
@@ -332,6 +335,7 @@ pub struct Claim {
 
 /// Which rows a claim is about. By default the unpinned rows of the default pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Scope {
     /// The namespace.

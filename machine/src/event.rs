@@ -11,6 +11,7 @@ use crate::member::Evidence;
 /// A fact about the cluster. Committed ones are numbered by log index and position; local ones are
 /// known to one node only. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ClusterEvent {
     /// A member joined the configuration.
     PeerAdded {

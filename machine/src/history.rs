@@ -102,6 +102,7 @@ impl EventKind {
 
 /// A workflow's status: the last lifecycle event decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // The names are the contract's and say what they mean.
 pub enum WorkflowStatus {
@@ -148,6 +149,7 @@ impl fmt::Display for WorkflowStatus {
 
 /// What WorkflowStarted says about the run it opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowStart {
     /// The namespace; fixed by the first run.
@@ -162,6 +164,7 @@ pub struct WorkflowStart {
 
 /// An event as a caller appends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewEvent {
     /// What happened.
@@ -174,6 +177,7 @@ pub struct NewEvent {
     pub start: Option<WorkflowStart>,
     /// Search attributes to set or remove, for WorkflowStarted and SearchAttributesUpdated.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema::AttributesUpdate>))]
     pub search_attributes: Option<AttributesUpdate>,
     /// The body.
     #[serde(default)]
@@ -205,6 +209,7 @@ impl NewEvent {
 
 /// An event in a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HistoryEvent {
     /// 1, 2, 3 … without gaps.
     pub seq: u64,
@@ -217,6 +222,7 @@ pub struct HistoryEvent {
     /// The run's particulars, for WorkflowStarted.
     pub start: Option<WorkflowStart>,
     /// Search attributes set or removed, for WorkflowStarted and SearchAttributesUpdated.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::schema::AttributesUpdate>))]
     pub search_attributes: Option<AttributesUpdate>,
     /// The body.
     pub payload: Payload,
@@ -248,6 +254,7 @@ pub(crate) struct StoredEvent {
 
 /// What the store keeps about a workflow besides its events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Workflow {
     /// The namespace of its first run.
     pub namespace: Namespace,
@@ -263,6 +270,7 @@ pub struct Workflow {
 
 /// One execution inside a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Run {
     /// 1, 2, 3 … in the order of the history.
     pub number: u32,

@@ -39,6 +39,8 @@ macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^[^\x00-\x1f\x7f-\x9f]{1,255}$"))]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -126,11 +128,12 @@ impl Default for TaskQueue {
 }
 
 macro_rules! number {
-    ($(#[$doc:meta])* $name:ident, $inner:ty) => {
+    ($(#[$doc:meta])* $name:ident, $inner:ident) => {
         $(#[$doc])*
         #[derive(
             Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         )]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 

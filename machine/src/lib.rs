@@ -51,6 +51,8 @@ mod reject;
 mod reply;
 mod row_counts;
 mod row_index;
+#[cfg(feature = "openapi")]
+mod schema;
 mod shard;
 mod staging;
 mod state;

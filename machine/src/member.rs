@@ -7,6 +7,7 @@ use crate::id::{BootId, Millis, NodeName};
 
 /// A member's record in the Raft membership.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Member {
     /// The numeric Raft id.
     pub id: u64,
@@ -22,6 +23,7 @@ pub struct Member {
 
 /// What is committed about a member's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Liveness {
     /// In the configuration, but never seen yet; not watched.
@@ -37,6 +39,7 @@ pub enum Liveness {
 
 /// Why a member was taken for dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
     /// Its connection was closed and could not be made again.
@@ -47,6 +50,7 @@ pub enum Evidence {
 
 /// A member together with what its node said of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberState {
     /// The membership record.
     pub member: Member,

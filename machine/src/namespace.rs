@@ -11,6 +11,7 @@ pub const RETENTION_MS_DEFAULT: u64 = 7 * 24 * 60 * 60 * 1_000;
 
 /// What an operator sets for a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceSettings {
     /// For people.
@@ -39,6 +40,7 @@ impl Default for NamespaceSettings {
 
 /// A namespace as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NamespaceState {
     /// Log time of its first use or creation.
     pub created_at: Millis,

@@ -12,6 +12,7 @@ use crate::payload::Payload;
 
 /// Where a row stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RowStatus {
     /// Waiting to be claimed.
@@ -57,6 +58,7 @@ impl fmt::Display for RowStatus {
 /// How failed attempts are repeated: the n-th wait is `initial_ms * (multiplier_percent / 100)^n`, at
 /// most `maximum_ms`, plus up to a tenth derived from the row's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryPolicy {
     /// The first wait, in milliseconds.
@@ -98,6 +100,7 @@ impl RetryPolicy {
 
 /// A row as a caller stages it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewRow {
     /// The activity's number in its workflow.
@@ -138,6 +141,7 @@ impl NewRow {
 
 /// A row in the outbox. Its input is kept beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Row {
     /// The run that staged it.
     pub run: u32,
@@ -169,6 +173,7 @@ pub struct Row {
 
 /// Who holds a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RowClaim {
     /// The proof.
     pub token: ClaimToken,
@@ -182,6 +187,7 @@ pub struct RowClaim {
 
 /// Who a claim belongs to. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// A node's own dispatcher or engine; ends with that boot, or with the ownership of the shard.

@@ -113,6 +113,7 @@ pub enum Reply {
 
 /// A change of a shard's owner and what it did to the shard's rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Moved {
     /// The shard.
     pub shard: ShardId,
@@ -126,6 +127,7 @@ pub struct Moved {
 
 /// What a commit did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Committed {
     /// The number of the last event.
     pub head: u64,
@@ -143,6 +145,7 @@ pub struct Committed {
 
 /// One staged row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Staged {
     /// Its key.
     pub key: DispatchKey,
@@ -163,6 +166,7 @@ pub struct Claimed {
 
 /// What became of a row that was failed or handed back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Returned {
     /// Pending or failed.
     pub status: RowStatus,

@@ -7,6 +7,7 @@ use crate::outbox::Row;
 
 /// Live rows by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RowCounts {
     /// Waiting, due or not, held or not.
     pub pending: u64,

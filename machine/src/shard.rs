@@ -24,6 +24,7 @@ pub(crate) const BOOTED_SINCE: &str = "has started again since; this process of 
 
 /// A shard that has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardEntry {
     /// The shard.
     pub shard: ShardId,

@@ -18,6 +18,7 @@ use crate::state::{Apply, Machine};
 
 /// One arming of a timer. A timer is retired by its whole arming, so a late retirement never takes a newer one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Arming {
     /// The timer's name in its workflow.
@@ -30,6 +31,7 @@ pub struct Arming {
 
 /// What is done to a timer. Variants are only added at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TimerChange {
     /// Arms it; an arming that stands under the same name is overwritten.
@@ -40,6 +42,7 @@ pub enum TimerChange {
 
 /// What came of a retirement. Variants are only added at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Retirement {
     /// The arming is gone, now or since before.

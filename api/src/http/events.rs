@@ -11,6 +11,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::stream::{Stream, StreamExt};
 use holdfast_client::wire::{EventId, EventMessage, HeadMessage, HeadScope};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::error::ApiError;
 use super::extract::Params;
@@ -19,12 +20,29 @@ use crate::store::Store;
 /// How often a comment is sent when nothing happens, so that both sides notice a dead connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventsParams {
+    /// Where to resume
     from: Option<EventId>,
 }
 
+/// The event stream, as server-sent events.
+#[utoipa::path(
+    get,
+    path = "/events",
+    tag = "events",
+    params(EventsParams, ("Last-Event-ID" = Option<EventId>, Header, description = "Where to resume; goes before `from`")),
+    responses(
+        (
+            status = 200,
+            content_type = "text/event-stream",
+            body = String,
+            description = "Messages `snapshot`, `event` and `lagged`, without end",
+        ),
+    )
+)]
 pub(crate) async fn events(
     State(store): State<Store>,
     headers: HeaderMap,
@@ -39,6 +57,20 @@ pub(crate) async fn events(
 }
 
 /// Heads as they grow; a stream that is cut off begins anew with `resync`.
+#[utoipa::path(
+    get,
+    path = "/heads/watch",
+    tag = "events",
+    params(HeadScope),
+    responses(
+        (
+            status = 200,
+            content_type = "text/event-stream",
+            body = String,
+            description = "Messages `resync`, `grew` and `dead_letter`, without end",
+        ),
+    )
+)]
 pub(crate) async fn heads(
     State(store): State<Store>,
     Params(scope): Params<HeadScope>,

@@ -14,6 +14,9 @@ use holdfast_client::wire::{Consistency, FENCE_HEADER, IDEMPOTENCY_HEADER};
 use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::openapi::{Object, Required, Type};
+use utoipa::{IntoParams, PartialSchema};
 
 use super::error::ApiError;
 use crate::{ReadMode, Write};
@@ -50,7 +53,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 }
 
 /// The parameters of a read that has no others.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Freshness {
     pub consistency: Option<Consistency>,
@@ -81,6 +85,25 @@ impl<S: Send + Sync> FromRequestParts<S> for Guard {
             .transpose()?;
         let fence = text(&parts.headers, FENCE_HEADER)?.map(fence).transpose()?;
         Ok(Self(Write { fence, idempotency_key }))
+    }
+}
+
+impl IntoParams for Guard {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let header = |name, schema, description| {
+            let header = Parameter::builder().name(name).parameter_in(ParameterIn::Header).required(Required::False);
+            header.schema(Some(schema)).description(Some(description)).build()
+        };
+        let key = "The same call under the same key gets the first answer. Send one with each write";
+        let fence = "`owner/epoch`: refused with `not_owner` unless the directory says the same";
+        vec![
+            header(IDEMPOTENCY_HEADER, IdempotencyKey::schema(), key),
+            header(
+                FENCE_HEADER,
+                Object::builder().schema_type(Type::String).pattern(Some("^.{1,255}/[0-9]{1,20}$")).into(),
+                fence,
+            ),
+        ]
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an orchestrator asks: is the process alive, may it have traffic, what does it count.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -11,6 +12,12 @@ use crate::metrics::refresh;
 use crate::store::Store;
 
 /// 200 as long as the node can go on.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "node",
+    responses((status = 200, body = String), (status = 503, description = "stopped"))
+)]
 pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, ApiError> {
     match store.fatal() {
         None => Ok("ok\n"),
@@ -19,6 +26,12 @@ pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, Ap
 }
 
 /// 200 once the node can serve what it is asked.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "node",
+    responses((status = 200, body = String), (status = 503, description = "not_ready"))
+)]
 pub(crate) async fn ready(State(store): State<Store>) -> Result<&'static str, ApiError> {
     match store.unreadiness() {
         None => Ok("ready\n"),
@@ -27,7 +40,19 @@ pub(crate) async fn ready(State(store): State<Store>) -> Result<&'static str, Ap
 }
 
 /// Counters and gauges in Prometheus' text format.
-pub(crate) async fn metrics(State(store): State<Store>, handle: PrometheusHandle) -> impl IntoResponse {
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "node",
+    responses((status = 200, body = String), (status = 404, description = "not_found"))
+)]
+pub(crate) async fn metrics(
+    State(store): State<Store>,
+    Extension(handle): Extension<Option<PrometheusHandle>>,
+) -> Result<impl IntoResponse, ApiError> {
+    let Some(handle) = handle else {
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "this node counts nothing"));
+    };
     refresh(&store);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render())
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()))
 }

@@ -7,20 +7,32 @@ use holdfast_client::wire::{
 };
 use holdfast_machine::DispatchKey;
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::error::{ApiError, Handled, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
 use crate::store::Store;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StaleParams {
+    /// Rows claimed at least this long ago, in milliseconds
     older_than_ms: u64,
     limit: Option<u32>,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
 
+/// Takes due rows under a lease; may wait for some.
+#[utoipa::path(
+    post,
+    path = "/outbox/claim",
+    tag = "outbox",
+    params(Guard),
+    request_body = ClaimCall,
+    responses((status = 200, body = Deliveries), (status = 409, description = "node_state"))
+)]
 pub(crate) async fn claim(
     State(store): State<Store>,
     Guard(write): Guard,
@@ -33,6 +45,14 @@ pub(crate) async fn claim(
     Ok(Success(deliveries.map(|deliveries| Deliveries { deliveries })))
 }
 
+/// One row, live or finished.
+#[utoipa::path(
+    get,
+    path = "/outbox/rows/{key}",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Freshness),
+    responses((status = 200, body = RowView), (status = 404, description = "row_not_found"))
+)]
 pub(crate) async fn row(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
@@ -41,6 +61,19 @@ pub(crate) async fn row(
     Ok(Success(store.row(&key, freshness.mode()?).await?))
 }
 
+/// Extends the lease of a claim.
+#[utoipa::path(
+    post,
+    path = "/outbox/rows/{key}/heartbeat",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Guard),
+    request_body = HeartbeatBody,
+    responses(
+        (status = 200, body = Extended),
+        (status = 404, description = "row_not_found"),
+        (status = 409, description = "claim_lost already_terminal row_not_claimed"),
+    )
+)]
 pub(crate) async fn heartbeat(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
@@ -52,6 +85,19 @@ pub(crate) async fn heartbeat(
     Ok(Success(deadline.map(|deadline| Extended { deadline })))
 }
 
+/// Records the result of an activity.
+#[utoipa::path(
+    post,
+    path = "/outbox/rows/{key}/complete",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Guard),
+    request_body = CompleteBody,
+    responses(
+        (status = 200, body = Completed),
+        (status = 404, description = "row_not_found"),
+        (status = 409, description = "claim_lost already_terminal row_not_claimed"),
+    )
+)]
 pub(crate) async fn complete(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
@@ -62,6 +108,19 @@ pub(crate) async fn complete(
     Ok(Success(seq.map(|seq| Completed { seq })))
 }
 
+/// Records a failed attempt: due again later, or failed for good.
+#[utoipa::path(
+    post,
+    path = "/outbox/rows/{key}/fail",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Guard),
+    request_body = FailBody,
+    responses(
+        (status = 200, body = ReturnedRow),
+        (status = 404, description = "row_not_found"),
+        (status = 409, description = "claim_lost already_terminal row_not_claimed"),
+    )
+)]
 pub(crate) async fn fail(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
@@ -72,6 +131,19 @@ pub(crate) async fn fail(
     Ok(Success(returned.map(|returned| ReturnedRow { returned })))
 }
 
+/// Hands a row back undone.
+#[utoipa::path(
+    post,
+    path = "/outbox/rows/{key}/retry",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Guard),
+    request_body = RetryBody,
+    responses(
+        (status = 200, body = ReturnedRow),
+        (status = 404, description = "row_not_found"),
+        (status = 409, description = "claim_lost already_terminal row_not_claimed"),
+    )
+)]
 pub(crate) async fn retry(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
@@ -82,6 +154,14 @@ pub(crate) async fn retry(
     Ok(Success(returned.map(|returned| ReturnedRow { returned })))
 }
 
+/// Rows that have been claimed for long, by time of claim.
+#[utoipa::path(
+    get,
+    path = "/outbox/stale",
+    tag = "outbox",
+    params(StaleParams),
+    responses((status = 200, body = StaleRows))
+)]
 pub(crate) async fn stale(State(store): State<Store>, Params(params): Params<StaleParams>) -> Handled<StaleRows> {
     let StaleParams { older_than_ms, limit, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
@@ -89,6 +169,15 @@ pub(crate) async fn stale(State(store): State<Store>, Params(params): Params<Sta
     Ok(Success(rows.map(|rows| StaleRows { rows })))
 }
 
+/// Puts rows right that have been claimed for long.
+#[utoipa::path(
+    post,
+    path = "/outbox/reconcile",
+    tag = "outbox",
+    params(Guard),
+    request_body = ReconcileBody,
+    responses((status = 200, body = Reconciled))
+)]
 pub(crate) async fn reconcile(
     State(store): State<Store>,
     Guard(write): Guard,

@@ -1,18 +1,29 @@
 //! All routes, and what holds for each of them.
+//!
+//! To add a route: write its handler with `#[utoipa::path]` in the file of its group and name it in [`routes`] (methods
+//! of one path in one `routes!`). The attribute says what is the route's own: its parameters (a write has `Guard`
+//! among them, a read `Freshness` or a struct that derives `IntoParams`), its body, the type of its answer, and for
+//! each status the codes of its refusals, as in `(status = 409, description = "claim_lost already_terminal")`.
+//! What all reads or writes have in common is added in `document.rs`. Types that a route carries derive `ToSchema`
+//! under the feature `openapi` of their crate. Then `UPDATE_OPENAPI=1 cargo test -p holdfast-api --test openapi`.
 
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::{Extension, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::document::{Frame, Text};
 use super::error::ApiError;
-use super::{cluster, events, health, outbox, shards, workflows};
+use super::{cluster, document, events, health, outbox, shards, workflows};
 use crate::store::Store;
 
 /// What the HTTP side of a node may be told.
@@ -35,16 +46,12 @@ impl Default for HttpOptions {
 /// The store over HTTP.
 pub fn router(store: Store, options: HttpOptions) -> Router {
     let HttpOptions { body_bytes_max, body_timeout, metrics } = options;
-    let mut router = Router::new()
-        .nest("/v1", version_1())
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::ready));
-    if let Some(handle) = metrics {
-        router = router.route("/metrics", get(move |store| health::metrics(store, handle)));
-    }
+    let (router, document) = routes().split_for_parts();
     router
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(Extension(metrics))
+        .layer(Extension(Text::of(&document)))
         .layer(DefaultBodyLimit::max(body_bytes_max))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
         // A refusal is told to its caller; to the log it is no failure of this node, so spans and `debug` are enough.
@@ -52,29 +59,43 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         .with_state(store)
 }
 
-fn version_1() -> Router<Store> {
-    Router::new()
-        .route("/workflows/{id}", get(workflows::workflow))
-        .route("/workflows/{id}/history", get(workflows::history))
-        .route("/workflows/{id}/runs", get(workflows::runs))
-        .route("/workflows/{id}/append", post(workflows::append))
-        .route("/workflows/{id}/commit", post(workflows::commit))
-        .route("/workflows/{id}/settle", post(workflows::settle))
-        .route("/workflows/{id}/rearm", post(workflows::rearm))
-        .route("/outbox/claim", post(outbox::claim))
-        .route("/outbox/rows/{key}", get(outbox::row))
-        .route("/outbox/rows/{key}/heartbeat", post(outbox::heartbeat))
-        .route("/outbox/rows/{key}/complete", post(outbox::complete))
-        .route("/outbox/rows/{key}/fail", post(outbox::fail))
-        .route("/outbox/rows/{key}/retry", post(outbox::retry))
-        .route("/outbox/stale", get(outbox::stale))
-        .route("/outbox/reconcile", post(outbox::reconcile))
-        .route("/shards", get(shards::shards))
-        .route("/shards/{id}/transfer", post(shards::transfer))
-        .route("/shards/{id}/adopt", post(shards::adopt))
-        .route("/cluster", get(cluster::cluster))
-        .route("/events", get(events::events))
-        .route("/heads/watch", get(events::heads))
+/// The OpenAPI document of the routes, as `/openapi.json` has it.
+pub fn openapi() -> Bytes {
+    Text::of(&routes().into_openapi()).bytes().clone()
+}
+
+fn routes() -> OpenApiRouter<Store> {
+    OpenApiRouter::with_openapi(Frame::openapi())
+        .nest("/v1", version_1())
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        .routes(routes!(document::document))
+}
+
+fn version_1() -> OpenApiRouter<Store> {
+    OpenApiRouter::new()
+        .routes(routes!(workflows::workflow))
+        .routes(routes!(workflows::history))
+        .routes(routes!(workflows::runs))
+        .routes(routes!(workflows::append))
+        .routes(routes!(workflows::commit))
+        .routes(routes!(workflows::settle))
+        .routes(routes!(workflows::rearm))
+        .routes(routes!(outbox::claim))
+        .routes(routes!(outbox::row))
+        .routes(routes!(outbox::heartbeat))
+        .routes(routes!(outbox::complete))
+        .routes(routes!(outbox::fail))
+        .routes(routes!(outbox::retry))
+        .routes(routes!(outbox::stale))
+        .routes(routes!(outbox::reconcile))
+        .routes(routes!(shards::shards))
+        .routes(routes!(shards::transfer))
+        .routes(routes!(shards::adopt))
+        .routes(routes!(cluster::cluster))
+        .routes(routes!(events::events))
+        .routes(routes!(events::heads))
 }
 
 async fn no_route(uri: Uri) -> ApiError {

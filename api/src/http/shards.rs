@@ -22,10 +22,31 @@ impl FromStr for ShardNumber {
     }
 }
 
+/// Who owns which shard, under which epoch.
+#[utoipa::path(
+    get,
+    path = "/shards",
+    tag = "shards",
+    params(Freshness),
+    responses((status = 200, body = Directory))
+)]
 pub(crate) async fn shards(State(store): State<Store>, Params(freshness): Params<Freshness>) -> Handled<Directory> {
     Ok(Success(store.shards(freshness.mode()?).await?))
 }
 
+/// Moves a shard to another live node.
+#[utoipa::path(
+    post,
+    path = "/shards/{shard}/transfer",
+    tag = "shards",
+    params(("shard" = ShardId, Path), Guard),
+    request_body = TransferBody,
+    responses(
+        (status = 200, body = Moved),
+        (status = 404, description = "no_such_shard"),
+        (status = 409, description = "epoch_conflict node_state"),
+    )
+)]
 pub(crate) async fn transfer(
     State(store): State<Store>,
     Segment(ShardNumber(shard)): Segment<ShardNumber>,
@@ -35,6 +56,19 @@ pub(crate) async fn transfer(
     Ok(Success(store.transfer(shard, &body.to, body.expected_epoch, write).await?))
 }
 
+/// Takes a shard from a node that is committed as down.
+#[utoipa::path(
+    post,
+    path = "/shards/{shard}/adopt",
+    tag = "shards",
+    params(("shard" = ShardId, Path), Guard),
+    request_body = AdoptBody,
+    responses(
+        (status = 200, body = Adoption),
+        (status = 404, description = "no_such_shard"),
+        (status = 409, description = "epoch_conflict node_state"),
+    )
+)]
 pub(crate) async fn adopt(
     State(store): State<Store>,
     Segment(ShardNumber(shard)): Segment<ShardNumber>,

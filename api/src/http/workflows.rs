@@ -8,24 +8,29 @@ use holdfast_client::wire::{
 };
 use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::error::{Handled, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
 use crate::store::Store;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryParams {
+    /// The number of the first event
     #[serde(default)]
     from_seq: u64,
     limit: Option<u32>,
+    /// How long to wait for the first of these events, in milliseconds
     #[serde(default)]
     wait_ms: u64,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunsParams {
     limit: Option<u32>,
@@ -33,6 +38,14 @@ pub(crate) struct RunsParams {
     min_index: Option<u64>,
 }
 
+/// Status, head, current run, shard and owner of a workflow.
+#[utoipa::path(
+    get,
+    path = "/workflows/{id}",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Freshness),
+    responses((status = 200, body = WorkflowView))
+)]
 pub(crate) async fn workflow(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -41,6 +54,14 @@ pub(crate) async fn workflow(
     Ok(Success(store.workflow(&id, freshness.mode()?).await?))
 }
 
+/// Events of a workflow, in order.
+#[utoipa::path(
+    get,
+    path = "/workflows/{id}/history",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), HistoryParams),
+    responses((status = 200, body = HistoryPage))
+)]
 pub(crate) async fn history(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -53,6 +74,14 @@ pub(crate) async fn history(
     Ok(Success(events.map(|events| HistoryPage { events })))
 }
 
+/// Runs of a workflow, oldest first.
+#[utoipa::path(
+    get,
+    path = "/workflows/{id}/runs",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), RunsParams),
+    responses((status = 200, body = Runs))
+)]
 pub(crate) async fn runs(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -64,6 +93,18 @@ pub(crate) async fn runs(
     Ok(Success(runs.map(|runs| Runs { runs })))
 }
 
+/// Appends events: all or nothing.
+#[utoipa::path(
+    post,
+    path = "/workflows/{id}/append",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Guard),
+    request_body = AppendBody,
+    responses(
+        (status = 200, body = Committed),
+        (status = 409, description = "sequence_conflict workflow_status already_terminal"),
+    )
+)]
 pub(crate) async fn append(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -73,6 +114,19 @@ pub(crate) async fn append(
     Ok(Success(store.append(&id, body.expected_seq, body.events, write).await?))
 }
 
+/// Appends events, stages rows, settles rows: all or nothing.
+#[utoipa::path(
+    post,
+    path = "/workflows/{id}/commit",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Guard),
+    request_body = CommitBody,
+    responses(
+        (status = 200, body = Committed),
+        (status = 404, description = "row_not_found"),
+        (status = 409, description = "sequence_conflict workflow_status already_terminal"),
+    )
+)]
 pub(crate) async fn commit(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -82,6 +136,15 @@ pub(crate) async fn commit(
     Ok(Success(store.commit(body.into_commit(id), write).await?))
 }
 
+/// Cancels a workflow's pending and claimed rows.
+#[utoipa::path(
+    post,
+    path = "/workflows/{id}/settle",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Guard),
+    request_body = SettleBody,
+    responses((status = 200, body = Keys))
+)]
 pub(crate) async fn settle(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
@@ -92,6 +155,15 @@ pub(crate) async fn settle(
     Ok(Success(keys.map(|keys| Keys { keys })))
 }
 
+/// Puts rows back to pending whatever their status; inserts missing ones.
+#[utoipa::path(
+    post,
+    path = "/workflows/{id}/rearm",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Guard),
+    request_body = RearmBody,
+    responses((status = 200, body = Keys), (status = 409, description = "already_terminal"))
+)]
 pub(crate) async fn rearm(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,

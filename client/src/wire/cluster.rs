@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Answer of `GET /v1/shards`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Directory {
     /// How many shards the cluster has; 0 before it is created.
     pub shard_count: u32,
@@ -14,6 +15,7 @@ pub struct Directory {
 
 /// Body of `POST /v1/shards/{id}/transfer`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TransferBody {
     /// The new owner.
@@ -24,6 +26,7 @@ pub struct TransferBody {
 
 /// Body of `POST /v1/shards/{id}/adopt`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AdoptBody {
     /// The owner that died.
@@ -36,6 +39,7 @@ pub struct AdoptBody {
 
 /// What came of a proposal to adopt a shard. To come too late is an answer and not an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Adoption {
     /// This one won.
@@ -51,6 +55,7 @@ pub enum Adoption {
 
 /// Answer of `GET /v1/cluster`: the cluster as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClusterView {
     /// The node that answers.
     pub node: NodeName,
@@ -78,6 +83,7 @@ pub struct ClusterView {
 
 /// A member as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberView {
     /// The membership record.
     pub member: Member,

@@ -47,8 +47,21 @@ impl<'de> Deserialize<'de> for EventId {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for EventId {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let text = utoipa::openapi::Object::builder().schema_type(utoipa::openapi::Type::String);
+        let text = text.pattern(Some("^[0-9]{1,20}-[0-9]{1,10}$")).examples(["35-0"]);
+        text.description(Some("The number of a committed cluster event: log index, then position.")).into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for EventId {}
+
 /// Who is there and who owns what, at one log index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Topology {
     /// The log index.
     pub index: u64,
@@ -85,6 +98,7 @@ pub enum EventMessage {
 
 /// The data of an `event` message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EventBody {
     /// Its number; null for a fact that one node alone knows.
     pub id: Option<EventId>,
@@ -94,6 +108,7 @@ pub struct EventBody {
 
 /// The data of a `lagged` message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LaggedBody {
     /// The last number that was delivered, if any was.
     pub after: Option<EventId>,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which histories a stream of heads is about. By default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct HeadScope {
     /// Only those of this shard.
@@ -33,6 +34,7 @@ pub enum HeadMessage {
 
 /// The data of a `grew` message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeadGrew {
     /// The workflow.
     pub workflow: WorkflowId,
@@ -44,6 +46,7 @@ pub struct HeadGrew {
 
 /// The data of a `dead_letter` message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadLetter {
     /// The row.
     pub key: DispatchKey,
@@ -53,6 +56,7 @@ pub struct DeadLetter {
 
 /// The data of a `resync` message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResyncBody {
     /// The log index.
     pub index: u64,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A claim. Body of `POST /v1/outbox/claim`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimCall {
     /// Which rows.
@@ -27,6 +28,7 @@ pub struct ClaimCall {
 
 /// Who takes rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClaimHolder {
     /// A plain lease: rows of any shard; ends with its time unless a heartbeat extends it.
@@ -43,6 +45,7 @@ pub enum ClaimHolder {
 
 /// A claimed row, with what its executor needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Delivery {
     /// The row.
     pub key: DispatchKey,
@@ -68,6 +71,7 @@ pub struct Delivery {
 
 /// Answer of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Deliveries {
     /// The rows taken, oldest first; empty if the wait ended without work.
     pub deliveries: Vec<Delivery>,
@@ -75,6 +79,7 @@ pub struct Deliveries {
 
 /// Body of `.../heartbeat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatBody {
     /// The claim.
@@ -88,6 +93,7 @@ pub struct HeartbeatBody {
 
 /// Answer of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Extended {
     /// When the lease ends now.
     pub deadline: Millis,
@@ -95,6 +101,7 @@ pub struct Extended {
 
 /// Body of `.../complete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CompleteBody {
     /// The claim; without one the row is driven by key.
@@ -107,6 +114,7 @@ pub struct CompleteBody {
 
 /// Answer of `.../complete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Completed {
     /// The number of the ActivityCompleted event; null if there is no such row and nothing changed.
     pub seq: Option<u64>,
@@ -114,6 +122,7 @@ pub struct Completed {
 
 /// Body of `.../fail`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FailBody {
     /// As in [`CompleteBody`].
@@ -128,6 +137,7 @@ pub struct FailBody {
 
 /// Body of `.../retry`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetryBody {
     /// As in [`CompleteBody`].
@@ -140,6 +150,7 @@ pub struct RetryBody {
 
 /// Answer of `.../fail` and `.../retry`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReturnedRow {
     /// What became of the row; null if there is no such row and nothing changed.
     pub returned: Option<Returned>,
@@ -147,6 +158,7 @@ pub struct ReturnedRow {
 
 /// Body of `POST /v1/outbox/reconcile`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReconcileBody {
     /// Rows claimed at least this long ago, in milliseconds.
@@ -160,6 +172,7 @@ pub struct ReconcileBody {
 
 /// What a reconciliation did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reconciled {
     /// Pending again.
     pub rearmed: Vec<DispatchKey>,
@@ -171,6 +184,7 @@ pub struct Reconciled {
 
 /// Answer of `.../settle` and `.../rearm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Keys {
     /// The rows that changed.
     pub keys: Vec<DispatchKey>,
@@ -178,6 +192,7 @@ pub struct Keys {
 
 /// A claimed row that may be stuck.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StaleRow {
     /// Its key.
     pub key: DispatchKey,
@@ -187,6 +202,7 @@ pub struct StaleRow {
 
 /// Answer of `GET /v1/outbox/stale`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StaleRows {
     /// By time of claim, then key.
     pub rows: Vec<StaleRow>,
@@ -194,6 +210,7 @@ pub struct StaleRows {
 
 /// Answer of `GET /v1/outbox/rows/{key}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RowView {
     /// Its key.
     pub key: DispatchKey,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/workflows/{id}/append`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AppendBody {
     /// The head that the caller has seen; 0 creates the workflow.
@@ -17,6 +18,7 @@ pub struct AppendBody {
 
 /// Body of `POST /v1/workflows/{id}/commit`; see [`holdfast_machine::Commit`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CommitBody {
     /// The head that the caller has seen; 0 creates the workflow.
@@ -40,6 +42,7 @@ pub struct CommitBody {
 
 /// Body of `POST /v1/workflows/{id}/rearm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RearmBody {
     /// The rows, as they are to be if they are missing.
@@ -49,6 +52,7 @@ pub struct RearmBody {
 /// Body of `POST /v1/workflows/{id}/settle`, whose path says everything. It is asked for all the same: only with a
 /// JSON body does a browser ask before it sends a call to another site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SettleBody {}
 
@@ -62,6 +66,7 @@ impl CommitBody {
 
 /// Answer of `GET /v1/workflows/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WorkflowView {
     /// The workflow.
     pub id: WorkflowId,
@@ -75,6 +80,7 @@ pub struct WorkflowView {
 
 /// Answer of `GET /v1/workflows/{id}/history`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HistoryPage {
     /// In order; empty for an unknown workflow and beyond the head.
     pub events: Vec<HistoryEvent>,
@@ -82,6 +88,7 @@ pub struct HistoryPage {
 
 /// Answer of `GET /v1/workflows/{id}/runs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Runs {
     /// Oldest first.
     pub runs: Vec<Run>,
