@@ -155,7 +155,7 @@ impl Attempt<'_> {
 fn delivery(machine: &Machine, archive: &dyn Archive, claimed: &Claimed) -> ArchiveResult<Option<Delivery>> {
     let Claimed { key, token, deadline } = claimed.clone();
     let Some(row) = machine.row(archive, &key)? else { return Ok(None) };
-    let Some(run_id) = run_id(machine, archive, &key, row.run)? else { return Ok(None) };
+    let run_id = run_id(machine, archive, &key, row.run)?;
     let input = machine.input(archive, &key)?.unwrap_or_default();
     Ok(Some(Delivery {
         key,
@@ -172,11 +172,13 @@ fn delivery(machine: &Machine, archive: &dyn Archive, claimed: &Claimed) -> Arch
 }
 
 /// The name of a workflow's run. Live rows are of the last run, so the list of runs is hardly ever read.
-fn run_id(machine: &Machine, archive: &dyn Archive, key: &DispatchKey, number: u32) -> ArchiveResult<Option<RunId>> {
-    let Some(workflow) = machine.workflow(archive, &key.workflow)? else { return Ok(None) };
+/// A row that was staged by itself may be of a workflow without a history.
+fn run_id(machine: &Machine, archive: &dyn Archive, key: &DispatchKey, number: u32) -> ArchiveResult<RunId> {
+    let Some(workflow) = machine.workflow(archive, &key.workflow)? else { return Ok(RunId::numbered(number)) };
     if workflow.run.number == number {
-        return Ok(Some(workflow.run.run_id));
+        return Ok(workflow.run.run_id);
     }
     let runs = machine.runs(archive, &key.workflow, number as usize)?;
-    Ok(runs.into_iter().find(|run| run.number == number).map(|run| run.run_id))
+    let run = runs.into_iter().find(|run| run.number == number);
+    Ok(run.map_or_else(|| RunId::numbered(number), |run| run.run_id))
 }

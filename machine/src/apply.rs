@@ -118,12 +118,12 @@ impl<'a> Apply<'a> {
             }
             Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
             Command::Timer { workflow, change } => self.timer(workflow, change),
-            Command::Stage { .. }
-            | Command::MarkFailureDelivered { .. }
-            | Command::Redrive { .. }
-            | Command::PutNamespace { .. }
-            | Command::Purge
-            | Command::Delete { .. } => Ok(Err(Reject::invalid("this version does not do that yet"))),
+            Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
+            Command::MarkFailureDelivered { key } => self.mark_failure_delivered(key),
+            Command::Redrive { key, forced } => self.redrive(key, forced),
+            Command::PutNamespace { .. } | Command::Purge | Command::Delete { .. } => {
+                Ok(Err(Reject::invalid("this version does not do that yet")))
+            }
         }
     }
 

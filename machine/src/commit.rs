@@ -44,10 +44,9 @@ impl Apply<'_> {
             Ok(shape) => shape,
             Err(reject) => return Ok(Err(reject)),
         };
-        // A new workflow has neither outcomes nor rows to conflict with.
-        if was.is_some()
-            && let Some(reject) = self.conflict(&id, &projection.outcomes, &commit.rows, &places)?
-        {
+        // A workflow without a history has no outcomes, but may have rows that were staged by themselves.
+        let has_past = was.is_some() || (!commit.rows.is_empty() && self.has_rows(&id)?);
+        if has_past && let Some(reject) = self.conflict(&id, &projection.outcomes, &commit.rows, &places)? {
             return Ok(Err(reject));
         }
         let attributes = match self.attributes_after(&id, was.as_ref(), &commit.events)? {
@@ -55,13 +54,13 @@ impl Apply<'_> {
             Err(reject) => return Ok(Err(reject)),
         };
         // From here on nothing is refused.
-        let checked = Checked { besides, was, projection, attributes, places, moved };
+        let checked = Checked { besides, was, has_past, projection, attributes, places, moved };
         Ok(Ok(Reply::Committed(self.write_commit(commit, checked)?)))
     }
 
     fn write_commit(&mut self, commit: Commit, checked: Checked) -> ArchiveResult<Committed> {
         let Commit { workflow: id, expected_seq, events, rows, settle, transitions, timers } = commit;
-        let Checked { besides, was, projection, attributes, places, moved } = checked;
+        let Checked { besides, was, has_past, projection, attributes, places, moved } = checked;
         let Projection { mut workflow, runs, outcomes, closed } = projection;
         if let Some(attributes) = &attributes {
             workflow.attribute_count = attributes.len() as u32;
@@ -93,7 +92,7 @@ impl Apply<'_> {
         }
         let mut staged = Vec::with_capacity(rows.len());
         for row in rows {
-            staged.push(self.stage(&id, &namespace, row, was.is_none(), &places)?);
+            staged.push(self.stage(&id, &namespace, row, has_past, &places)?);
         }
         for outcome in outcomes_left {
             if !self.settle_outcome(&id, &outcome, true)? {
@@ -126,10 +125,11 @@ impl Apply<'_> {
 
     /// Appends one event to an open workflow whose head nobody stated, and returns its number.
     pub fn append_next(&mut self, id: &WorkflowId, mut workflow: Workflow, event: NewEvent) -> u64 {
+        let was = (workflow.head > 0).then_some(workflow.status);
         workflow.head += 1;
         let head = workflow.head;
         self.append(id, head, event, Some(NOTHING_BESIDES));
-        self.put_workflow(id, Some(workflow.status), workflow);
+        self.put_workflow(id, was, workflow);
         self.announce(id, head);
         head
     }
@@ -223,6 +223,8 @@ struct Checked {
     /// The hash of what the caller wants besides events.
     besides: u64,
     was: Option<Facts>,
+    /// True if the workflow may have rows or outcomes already.
+    has_past: bool,
     projection: Projection,
     /// The search attributes after it, if it changes them.
     attributes: Option<Attributes>,

@@ -115,6 +115,13 @@ text_id!(/// The name of a search attribute.
 text_id!(/// One start of one node's process; fresh at each start.
     BootId, "boot id");
 
+impl RunId {
+    /// The name of a run that nobody named: `run-1`, `run-2`, …
+    pub fn numbered(number: u32) -> Self {
+        Self(Arc::from(format!("run-{number}")))
+    }
+}
+
 impl Default for Namespace {
     fn default() -> Self {
         Self(Arc::from("default"))

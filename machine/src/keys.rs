@@ -16,6 +16,8 @@
 //! | `D` | workflow id, NUL, ordinal, u64 | details of a row's last heartbeat |
 //! | `T` | workflow id, NUL, run number, u32, ordinal, u64 | sequence of the outcome of an activity without a row |
 //! | `F` | workflow id, NUL, timer id | what a timer is armed as |
+//! | `G` | namespace, NUL, workflow id, NUL, ordinal, u64 | nothing: the row is a dead letter |
+//! | `H` | workflow id, NUL, ordinal, u64 | the namespace of a dead letter |
 //! | `K` | idempotency key | remembered reply |
 //! | `U` | lane | number of workflows in the lane |
 //! | `V` | lane, start, u64, workflow id | close; none if open |
@@ -49,6 +51,7 @@ pub(crate) type Key = Vec<u8>;
 pub(crate) const MEMBERS: u8 = b'N';
 pub(crate) const SHARDS: u8 = b'S';
 pub(crate) const OPEN_WORKFLOWS: u8 = b'A';
+pub(crate) const CLOSED_WORKFLOWS: u8 = b'W';
 pub(crate) const LIVE_ROWS: u8 = b'L';
 pub(crate) const TIMERS: u8 = b'F';
 pub(crate) const REPLIES: u8 = b'K';
@@ -88,7 +91,7 @@ pub(crate) fn open_workflow(id: &WorkflowId) -> Key {
 }
 
 pub(crate) fn closed_workflow(id: &WorkflowId) -> Key {
-    key(b'W', id.as_str(), &[])
+    key(CLOSED_WORKFLOWS, id.as_str(), &[])
 }
 
 pub(crate) fn run(id: &WorkflowId, number: u32) -> Key {
@@ -121,6 +124,35 @@ pub(crate) fn outcome(id: &WorkflowId, run: u32, ordinal: u64) -> Key {
 
 pub(crate) fn timer(id: &WorkflowId, timer: &TimerId) -> Key {
     key(TIMERS, id.as_str(), &[timer.as_str().as_bytes()])
+}
+
+/// A dead letter among those of its namespace.
+pub(crate) fn dead_letter_in(namespace: &Namespace, row: &DispatchKey) -> Key {
+    let workflow = row.workflow.as_str().as_bytes();
+    key(b'G', namespace.as_str(), &[workflow, &[0], &row.ordinal.to_be_bytes()])
+}
+
+/// A dead letter among those of its workflow.
+pub(crate) fn dead_letter_of(row: &DispatchKey) -> Key {
+    key(b'H', row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+}
+
+/// The range that holds the dead letters of a namespace.
+pub(crate) fn dead_letters_in(namespace: &Namespace) -> (Key, Key) {
+    (key(b'G', namespace.as_str(), &[&[]]), end_of(b'G', namespace.as_str()))
+}
+
+/// The end of the keys of a table that begin with this id and a NUL.
+fn end_of(table: u8, id: &str) -> Key {
+    let mut end = key(table, id, &[]);
+    end.push(1);
+    end
+}
+
+/// The first key that comes after `key`.
+pub(crate) fn after(mut key: Key) -> Key {
+    key.push(0);
+    key
 }
 
 pub(crate) fn reply(idempotency_key: &IdempotencyKey) -> Key {
@@ -192,10 +224,20 @@ pub(crate) fn table(letter: u8) -> (Key, Key) {
     (vec![letter], vec![letter + 1])
 }
 
-/// The row that a key of table `L` names.
+/// The row that a key of table `L`, or of another one with keys of that form, names.
 pub(crate) fn parse_live_row(key: &[u8]) -> ArchiveResult<DispatchKey> {
+    parse_row(key, 1)
+}
+
+/// The row that a key of table `G` names, among those of a namespace.
+pub(crate) fn parse_dead_letter_in(namespace: &Namespace, key: &[u8]) -> ArchiveResult<DispatchKey> {
+    parse_row(key, 2 + namespace.as_str().len())
+}
+
+/// The row that a key names from this byte on: workflow id, NUL, ordinal.
+fn parse_row(key: &[u8], from: usize) -> ArchiveResult<DispatchKey> {
     let parse = || {
-        let (id, ordinal) = key.get(1..)?.split_last_chunk::<8>()?;
+        let (id, ordinal) = key.get(from..)?.split_last_chunk::<8>()?;
         let workflow = WorkflowId::new(std::str::from_utf8(id.strip_suffix(&[0])?).ok()?).ok()?;
         Some(DispatchKey { workflow, ordinal: u64::from_be_bytes(*ordinal) })
     };
@@ -263,6 +305,15 @@ mod tests {
         for text in ["w:0", "a:b:18446744073709551615", "\u{1F389}:256"] {
             let row: DispatchKey = text.parse().unwrap();
             assert_eq!(parse_live_row(&live_row(&row)).unwrap(), row);
+        }
+        for text in ["w:0", "a:b:18446744073709551615", "\u{1F389}:256"] {
+            let (row, namespace): (DispatchKey, Namespace) = (text.parse().unwrap(), "te:nant".parse().unwrap());
+            let (in_namespace, of_workflow) = (dead_letter_in(&namespace, &row), dead_letter_of(&row));
+            assert_eq!(parse_dead_letter_in(&namespace, &in_namespace).unwrap(), row);
+            assert_eq!(parse_live_row(&of_workflow).unwrap(), row);
+            let (from, to) = dead_letters_in(&namespace);
+            assert!(in_namespace >= from && in_namespace < to);
+            assert!(dead_letter_in(&"te:nant2".parse().unwrap(), &row) >= to);
         }
         assert_eq!(parse_id::<WorkflowId>(&open_workflow(&WorkflowId::new("w").unwrap())).unwrap().as_str(), "w");
         assert!(parse_live_row(b"L").is_err());

@@ -19,7 +19,7 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow), `claim.rs`,
-//! `recovery.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
+//! `recovery.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
 //! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
 
@@ -33,15 +33,19 @@ mod claim;
 mod command;
 mod commit;
 mod cursor;
+mod dead_letter;
 mod dedup;
 mod event;
 mod history;
 mod id;
 mod keys;
 pub mod limits;
+mod listing;
+mod load;
 mod member;
 mod merge;
 mod namespace;
+mod open_workflows;
 mod outbox;
 mod payload;
 mod projection;
@@ -55,6 +59,7 @@ mod row_index;
 mod schema;
 mod shard;
 mod staging;
+mod standalone;
 mod state;
 mod timer;
 mod timer_index;
@@ -77,6 +82,7 @@ pub use id::{
 };
 pub use keys::STATE_VERSION;
 pub use limits::Limits;
+pub use listing::Heads;
 pub use member::{Evidence, Liveness, Member, MemberState};
 pub use namespace::{NamespaceSettings, NamespaceState, RETENTION_MS_DEFAULT};
 pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};
@@ -84,6 +90,7 @@ pub use payload::{JSON, OCTETS, Payload};
 pub use reject::Reject;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
 pub use row_counts::RowCounts;
+pub use row_index::{PendingRoute, Route};
 pub use shard::ShardEntry;
 pub use state::{Machine, Meta};
 pub use timer::{Arming, Retirement, TimerChange};

@@ -7,6 +7,9 @@ use crate::history::{EventKind, NewEvent, Run, Workflow, WorkflowStart, Workflow
 use crate::id::{DispatchKey, Millis, Namespace, RunId, WorkflowId};
 use crate::reject::Reject;
 
+/// The number of the run that a history begins with.
+pub(crate) const FIRST_RUN: u32 = 1;
+
 /// What a batch of events makes of a workflow.
 #[derive(Debug)]
 pub(crate) struct Projection {
@@ -29,33 +32,31 @@ pub(crate) struct Outcome {
     pub seq: u64,
 }
 
-fn default_run_id(number: u32) -> RunId {
-    // "run-" and a number is a valid id: not empty, short, no control characters.
-    #[allow(clippy::unwrap_used)]
-    RunId::new(format!("run-{number}")).unwrap()
-}
-
 fn first_run(event: &NewEvent, at: Millis) -> Result<Workflow, Reject> {
     if event.kind == EventKind::WorkflowReopened {
         return Err(Reject::invalid("events: a new workflow cannot begin with WorkflowReopened"));
     }
     let (namespace, run) = if event.kind == EventKind::WorkflowStarted {
         let start = start_of(event)?;
-        (start.namespace.clone(), open_run(start, 1, None, at, 1))
+        (start.namespace.clone(), open_run(start, FIRST_RUN, None, at, 1))
     } else {
-        let run = Run {
-            number: 1,
-            run_id: default_run_id(1),
-            parent: None,
-            workflow_type: None,
-            status: WorkflowStatus::Running,
-            started_at: at,
-            started_seq: 1,
-            closed_at: None,
-        };
-        (Namespace::default(), run)
+        (Namespace::default(), unannounced_run(at))
     };
     Ok(Workflow { namespace, status: WorkflowStatus::Running, head: 0, run, attribute_count: 0 })
+}
+
+/// The run of a history that does not begin with WorkflowStarted.
+pub(crate) fn unannounced_run(at: Millis) -> Run {
+    Run {
+        number: FIRST_RUN,
+        run_id: RunId::numbered(FIRST_RUN),
+        parent: None,
+        workflow_type: None,
+        status: WorkflowStatus::Running,
+        started_at: at,
+        started_seq: 1,
+        closed_at: None,
+    }
 }
 
 fn start_of(event: &NewEvent) -> Result<&WorkflowStart, Reject> {
@@ -65,7 +66,7 @@ fn start_of(event: &NewEvent) -> Result<&WorkflowStart, Reject> {
 fn open_run(start: &WorkflowStart, number: u32, parent: Option<RunId>, at: Millis, seq: u64) -> Run {
     Run {
         number,
-        run_id: start.run_id.clone().unwrap_or_else(|| default_run_id(number)),
+        run_id: start.run_id.clone().unwrap_or_else(|| RunId::numbered(number)),
         parent,
         workflow_type: Some(start.workflow_type.clone()),
         status: WorkflowStatus::Running,

@@ -99,7 +99,7 @@ impl Machine {
 
     /// Open workflows of a shard, by id. For an engine that has just acquired it.
     pub fn open_workflows(&self, shard: ShardId) -> impl Iterator<Item = (&WorkflowId, &Workflow)> {
-        self.open.iter().filter(move |(id, _)| self.shard_of(id) == shard)
+        self.open.of_shard_after(shard, None)
     }
 
     /// All live rows, by shard, then by key.

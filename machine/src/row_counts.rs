@@ -1,8 +1,8 @@
-//! How many rows of each namespace live: for ceilings, and for whoever looks at the load.
+//! How many rows live, by namespace and by workflow: for ceilings, and for whoever looks at the load.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use crate::id::Namespace;
 use crate::outbox::Row;
 
 /// Live rows by status.
@@ -21,34 +21,51 @@ impl RowCounts {
     }
 }
 
-/// Live rows by namespace and status. A namespace without live rows is not in it. Derived from the rows, never
-/// stored.
-#[derive(Debug, Default)]
-pub(crate) struct NamespaceCounts(BTreeMap<Namespace, RowCounts>);
+/// Live rows by status and by something that each row has one of. What has no live rows is not in it. Derived from
+/// the rows, never stored.
+#[derive(Debug)]
+pub(crate) struct CountsBy<K>(BTreeMap<K, RowCounts>);
 
-impl NamespaceCounts {
+impl<K> Default for CountsBy<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> CountsBy<K> {
     /// Counts a live row.
-    pub fn add(&mut self, row: &Row) {
-        *self.0.entry(row.namespace.clone()).or_default().of(row) += 1;
+    pub fn add(&mut self, key: &K, row: &Row) {
+        *self.0.entry(key.clone()).or_default().of(row) += 1;
     }
 
     /// Counts a row no more.
-    pub fn remove(&mut self, row: &Row) {
-        let Some(counts) = self.0.get_mut(&row.namespace) else { return };
+    pub fn remove(&mut self, key: &K, row: &Row) {
+        let Some(counts) = self.0.get_mut(key) else { return };
         let count = counts.of(row);
         *count = count.saturating_sub(1);
         if *counts == RowCounts::default() {
-            self.0.remove(&row.namespace);
+            self.0.remove(key);
         }
     }
 
-    /// The rows of one namespace.
-    pub fn get(&self, namespace: &Namespace) -> RowCounts {
-        self.0.get(namespace).copied().unwrap_or_default()
+    /// The rows of one key.
+    pub fn get(&self, key: &K) -> RowCounts {
+        self.0.get(key).copied().unwrap_or_default()
     }
 
-    /// Namespaces with live rows, by name.
-    pub fn all(&self) -> impl Iterator<Item = (&Namespace, RowCounts)> {
-        self.0.iter().map(|(namespace, counts)| (namespace, *counts))
+    /// True if there are no live rows.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All keys that have live rows, in order.
+    pub fn all(&self) -> impl Iterator<Item = (&K, RowCounts)> {
+        self.after(None)
+    }
+
+    /// Those that come after a key.
+    pub fn after(&self, key: Option<&K>) -> impl Iterator<Item = (&K, RowCounts)> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        self.0.range((from, Bound::Unbounded)).map(|(key, counts)| (key, *counts))
     }
 }

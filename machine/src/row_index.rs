@@ -6,12 +6,39 @@
 //! walks over rows that are not for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use serde::{Deserialize, Serialize};
 
 use crate::command::Scope;
 use crate::id::{ActivityType, DispatchKey, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
 use crate::merge::merged;
 use crate::outbox::Row;
-use crate::row_counts::NamespaceCounts;
+use crate::row_counts::{CountsBy, RowCounts};
+
+/// Where a pending row can be had: what a claim has to name to get it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Route {
+    /// The namespace.
+    pub namespace: Namespace,
+    /// The task queue.
+    pub task_queue: TaskQueue,
+    /// The node that the rows are pinned to.
+    pub node: Option<NodeName>,
+    /// What to run.
+    pub activity_type: ActivityType,
+}
+
+/// A route that has rows waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingRoute {
+    /// The route.
+    pub route: Route,
+    /// How many rows wait on it, due or not.
+    pub pending: u64,
+    /// When the first of them is or was due.
+    pub next_due: Millis,
+}
 
 type Pool = (Namespace, TaskQueue);
 type Queue = BTreeSet<(Millis, DispatchKey)>;
@@ -40,13 +67,13 @@ pub(crate) struct RowIndex {
     leases: Queue,
     /// By claim time; the value is the lease's end.
     claimed: BTreeMap<(Millis, DispatchKey), Option<Millis>>,
-    counts: NamespaceCounts,
+    counts: CountsBy<Namespace>,
 }
 
 impl RowIndex {
     /// Adds a live row.
     pub fn insert(&mut self, key: &DispatchKey, row: &Row, standing: Standing) {
-        self.counts.add(row);
+        self.counts.add(&row.namespace, row);
         if let Some(claim) = &row.claim {
             self.claimed.insert((claim.claimed_at, key.clone()), claim.deadline);
             if let Some(deadline) = claim.deadline {
@@ -61,7 +88,7 @@ impl RowIndex {
 
     /// Takes a row out, with the owner that it was inserted under.
     pub fn remove(&mut self, key: &DispatchKey, row: &Row, owner: Option<NodeName>) {
-        self.counts.remove(row);
+        self.counts.remove(&row.namespace, row);
         if let Some(claim) = &row.claim {
             self.claimed.remove(&(claim.claimed_at, key.clone()));
             if let Some(deadline) = claim.deadline {
@@ -113,6 +140,32 @@ impl RowIndex {
         self.queues(scope, None).filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
     }
 
+    /// Up to `limit` routes with what waits on them, in order, from the one after `after` on. Merges the lanes of
+    /// the owners; costs as many looks as there are lanes in the pools that it goes through.
+    pub fn routes(&self, after: Option<&Route>, limit: usize) -> Vec<PendingRoute> {
+        let from = after
+            .map_or(Bound::Unbounded, |after| Bound::Included((after.namespace.clone(), after.task_queue.clone())));
+        let mut routes = Vec::new();
+        for ((namespace, task_queue), lanes) in self.due.range((from, Bound::Unbounded)) {
+            if routes.len() >= limit {
+                break;
+            }
+            let mut of_pool: BTreeMap<Route, (u64, Millis)> = BTreeMap::new();
+            for (Lane { owner: _, pin, activity }, queue) in lanes {
+                let Some((first, _)) = queue.first() else { continue };
+                let (namespace, task_queue) = (namespace.clone(), task_queue.clone());
+                let route = Route { namespace, task_queue, node: pin.clone(), activity_type: activity.clone() };
+                let (pending, next_due) = of_pool.entry(route).or_insert((0, *first));
+                *pending += queue.len() as u64;
+                *next_due = (*next_due).min(*first);
+            }
+            let rest = of_pool.into_iter().filter(|(route, _)| after.is_none_or(|after| route > after));
+            routes.extend(rest.map(|(route, (pending, next_due))| PendingRoute { route, pending, next_due }));
+        }
+        routes.truncate(limit);
+        routes
+    }
+
     /// The first lease to end.
     pub fn next_lease_end(&self) -> Option<Millis> {
         self.leases.first().map(|(at, _)| *at)
@@ -129,7 +182,7 @@ impl RowIndex {
     }
 
     /// How many rows there are, by namespace.
-    pub fn counts(&self) -> &NamespaceCounts {
+    pub fn counts(&self) -> &CountsBy<Namespace> {
         &self.counts
     }
 
@@ -154,46 +207,72 @@ fn scope_takes(scope: &Scope, lane: &Lane) -> bool {
 
 /// Live rows by shard, then by key, so that a shard's or a workflow's rows are one range.
 #[derive(Debug, Default)]
-pub(crate) struct LiveRows(BTreeMap<ShardId, BTreeMap<DispatchKey, Row>>);
+pub(crate) struct LiveRows {
+    rows: BTreeMap<ShardId, BTreeMap<DispatchKey, Row>>,
+    /// How many rows each workflow has; a shard without any is not in it.
+    counts: BTreeMap<ShardId, CountsBy<WorkflowId>>,
+}
 
 impl LiveRows {
     pub fn get(&self, shard: ShardId, key: &DispatchKey) -> Option<&Row> {
-        self.0.get(&shard)?.get(key)
+        self.rows.get(&shard)?.get(key)
     }
 
     pub fn insert(&mut self, shard: ShardId, key: DispatchKey, row: Row) {
-        self.0.entry(shard).or_default().insert(key, row);
+        self.remove(shard, &key);
+        self.counts.entry(shard).or_default().add(&key.workflow, &row);
+        self.rows.entry(shard).or_default().insert(key, row);
     }
 
     pub fn remove(&mut self, shard: ShardId, key: &DispatchKey) -> Option<Row> {
-        self.0.get_mut(&shard)?.remove(key)
+        let row = self.rows.get_mut(&shard)?.remove(key)?;
+        if let Some(of_shard) = self.counts.get_mut(&shard) {
+            of_shard.remove(&key.workflow, &row);
+            if of_shard.is_empty() {
+                self.counts.remove(&shard);
+            }
+        }
+        Some(row)
+    }
+
+    /// Workflows that have live rows, with their numbers, by shard, then by id, after this one; of one shard or of all.
+    pub fn unsettled<'a>(
+        &'a self,
+        shard: Option<ShardId>,
+        after: Option<(ShardId, &'a WorkflowId)>,
+    ) -> impl Iterator<Item = (&'a WorkflowId, RowCounts)> {
+        let first = shard.or(after.map(|(shard, _)| shard)).map_or(Bound::Unbounded, Bound::Included);
+        let last = shard.map_or(Bound::Unbounded, Bound::Included);
+        self.counts.range((first, last)).flat_map(move |(shard, of_shard)| {
+            of_shard.after(after.filter(|(of, _)| of == shard).map(|(_, workflow)| workflow))
+        })
     }
 
     /// The rows of a shard, by key.
     pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
-        self.0.get(&shard).into_iter().flatten()
+        self.rows.get(&shard).into_iter().flatten()
     }
 
     /// The rows of a workflow, by key.
     pub fn of_workflow(&self, shard: ShardId, workflow: &WorkflowId) -> impl Iterator<Item = (&DispatchKey, &Row)> {
         let bound = |ordinal| DispatchKey { workflow: workflow.clone(), ordinal };
         let range = bound(0)..=bound(u64::MAX);
-        self.0.get(&shard).into_iter().flat_map(move |rows| rows.range(range.clone()))
+        self.rows.get(&shard).into_iter().flat_map(move |rows| rows.range(range.clone()))
     }
 
     /// All rows, by shard, then by key.
     pub fn all(&self) -> impl Iterator<Item = (&DispatchKey, &Row)> {
-        self.0.values().flatten()
+        self.rows.values().flatten()
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.values().map(BTreeMap::len).sum()
+        self.rows.values().map(BTreeMap::len).sum()
     }
 
     /// Sorts the rows into the shards of a cluster that has just been created.
     pub fn spread(&mut self, shard_count: u32) {
-        for (key, row) in std::mem::take(&mut self.0).into_values().flatten() {
+        for (key, row) in std::mem::take(self).rows.into_values().flatten() {
             self.insert(ShardId::of(&key.workflow, shard_count), key, row);
         }
     }

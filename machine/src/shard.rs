@@ -89,8 +89,7 @@ impl Apply<'_> {
         }
         if self.state.meta.shard_count == 0 {
             self.state.meta.shard_count = shard_count;
-            self.state.rows.spread(shard_count);
-            self.state.timers.spread(shard_count);
+            self.state.spread();
         }
         Ok(Reply::Created { shard_count: self.state.meta.shard_count })
     }

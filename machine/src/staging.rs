@@ -69,28 +69,40 @@ impl Apply<'_> {
         id: &WorkflowId,
         namespace: &Namespace,
         new: NewRow,
-        is_new_workflow: bool,
+        has_past: bool,
         places: &Places,
     ) -> ArchiveResult<Staged> {
         let key = DispatchKey { workflow: id.clone(), ordinal: new.ordinal };
         // `row_places` refuses a commit with a row that has none.
         let Some(place) = places.get(&new.ordinal) else { return Ok(Staged { key, written: false }) };
-        let standing = if is_new_workflow { None } else { self.row(&key)? };
-        let makes_way = |row: &Row| !row.status.is_live() && row.run < place.run;
-        let written = standing.as_ref().is_none_or(makes_way);
-        if written {
-            let mut row = self.new_row(&key, namespace, place.run, new);
-            if place.is_over {
-                row.status = RowStatus::Cancelled;
-            }
-            if standing.is_some() {
-                self.state.delete(keys::details(&key));
-                self.replace_row(&key, row);
-            } else {
-                self.put_row(&key, row);
-            }
-        }
+        let standing = if has_past { self.row(&key)? } else { None };
+        let status = if place.is_over { RowStatus::Cancelled } else { RowStatus::Pending };
+        let written = self.stage_row(&key, standing, namespace, place.run, status, new);
         Ok(Staged { key, written })
+    }
+
+    /// Writes a row unless one with its key stands there; only a finished one of an earlier run makes way.
+    pub fn stage_row(
+        &mut self,
+        key: &DispatchKey,
+        standing: Option<Row>,
+        namespace: &Namespace,
+        run: u32,
+        status: RowStatus,
+        new: NewRow,
+    ) -> bool {
+        if standing.as_ref().is_some_and(|row| row.status.is_live() || row.run >= run) {
+            return false;
+        }
+        let row = Row { status, ..self.new_row(key, namespace, run, new) };
+        match standing {
+            Some(finished) => {
+                self.state.delete(keys::details(key));
+                self.replace_row(key, &finished, row);
+            }
+            None => self.put_row(key, row),
+        }
+        true
     }
 
     /// Rows that were staged for a run that the same commit ended, and that are cancelled with it.

@@ -17,15 +17,12 @@ use crate::history::{Workflow, WorkflowStatus};
 use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
 use crate::keys::{self, Key};
 use crate::member::MemberState;
+use crate::open_workflows::OpenWorkflows;
 use crate::outbox::{Row, RowStatus};
 use crate::row_index::{LiveRows, RowIndex, Standing};
 use crate::shard::{Directory, ShardEntry};
-use crate::timer::Armed;
 use crate::timer_index::TimerIndex;
 use crate::visibility::Lanes;
-
-/// How many rows a load reads at a time.
-const LOAD_BATCH: usize = 1_024;
 
 /// What the state keeps about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +43,7 @@ pub struct Machine {
     pub(crate) meta: Meta,
     pub(crate) members: BTreeMap<NodeName, MemberState>,
     pub(crate) directory: Directory,
-    pub(crate) open: BTreeMap<WorkflowId, Workflow>,
+    pub(crate) open: OpenWorkflows,
     pub(crate) rows: LiveRows,
     pub(crate) index: RowIndex,
     pub(crate) timers: TimerIndex,
@@ -74,52 +71,6 @@ pub(crate) struct Apply<'a> {
 }
 
 impl Machine {
-    /// Rebuilds the live state from what storage holds.
-    ///
-    /// # Errors
-    /// When a stored row cannot be read; the node must not serve then.
-    pub fn load(archive: &dyn Archive) -> ArchiveResult<Self> {
-        let mut machine = Self::default();
-        if let Some(stored) = archive.get(&keys::meta())? {
-            machine.meta = keys::decode(&keys::meta(), &stored)?;
-        }
-        each(archive, keys::MEMBERS, |key, member: MemberState| {
-            machine.members.insert(keys::parse_id(key)?, member);
-            Ok(())
-        })?;
-        each(archive, keys::SHARDS, |_, entry| {
-            machine.directory.restore(entry);
-            Ok(())
-        })?;
-        each(archive, keys::OPEN_WORKFLOWS, |key, workflow| {
-            machine.open.insert(keys::parse_id(key)?, workflow);
-            Ok(())
-        })?;
-        each(archive, keys::LIVE_ROWS, |key, row: Row| {
-            let key = keys::parse_live_row(key)?;
-            machine.index.insert(&key, &row, machine.standing(&key));
-            machine.rows.insert(machine.shard_of(&key.workflow), key, row);
-            Ok(())
-        })?;
-        each(archive, keys::TIMERS, |key, armed: Armed| {
-            let (workflow, timer) = keys::parse_timer(key)?;
-            let (shard, held) = (machine.shard_of(&workflow), machine.is_held(&workflow));
-            machine.timers.arm(shard, &workflow, &timer, armed, held);
-            Ok(())
-        })?;
-        each(archive, keys::REPLIES, |key, reply: crate::dedup::Remembered| {
-            let key: IdempotencyKey = keys::parse_id(key)?;
-            machine.replies.insert((reply.at, key.clone()));
-            machine.remembered.insert(key, reply.at);
-            Ok(())
-        })?;
-        each(archive, keys::LANES, |key, count| {
-            machine.lanes.0.insert(keys::parse_lane(key)?, count);
-            Ok(())
-        })?;
-        Ok(machine)
-    }
-
     /// The writes since the last call, for storage to commit together with the applied index.
     pub fn take_writes(&mut self) -> Writes {
         std::mem::take(&mut self.writes)
@@ -229,11 +180,18 @@ impl Machine {
         self.writes.insert(keys::meta(), Some(keys::encode(&self.meta)));
     }
 
+    /// Sorts what lives into the shards of a cluster that has just been created.
+    pub(crate) fn spread(&mut self) {
+        self.rows.spread(self.meta.shard_count);
+        self.timers.spread(self.meta.shard_count);
+        self.open.spread(self.meta.shard_count);
+    }
+
     fn owner_of(&self, shard: ShardId) -> Option<NodeName> {
         self.directory.get(shard).map(|entry| entry.owner.clone())
     }
 
-    fn standing(&self, key: &DispatchKey) -> Standing {
+    pub(crate) fn standing(&self, key: &DispatchKey) -> Standing {
         Standing { owner: self.owner_of(self.shard_of(&key.workflow)), held: self.is_held(&key.workflow) }
     }
 
@@ -263,23 +221,6 @@ fn is_paused(workflow: &Workflow) -> bool {
     workflow.status == WorkflowStatus::Paused
 }
 
-fn each<T: DeserializeOwned>(
-    archive: &dyn Archive,
-    table: u8,
-    mut take: impl FnMut(&[u8], T) -> ArchiveResult<()>,
-) -> ArchiveResult<()> {
-    let (mut from, to) = keys::table(table);
-    loop {
-        let pairs: Vec<Pair> = archive.scan(&from, &to, LOAD_BATCH)?;
-        for (key, value) in &pairs {
-            take(key, keys::decode(key, value)?)?;
-        }
-        let Some((last, _)) = pairs.last() else { return Ok(()) };
-        from = last.clone();
-        from.push(0);
-    }
-}
-
 impl Apply<'_> {
     pub fn now(&self) -> Millis {
         self.state.meta.now
@@ -300,9 +241,9 @@ impl Apply<'_> {
     /// Writes a workflow, keeping open ones in memory and closed ones out of it. `was` is its status before. Where
     /// more than the head changes, listings have to be told too ([`Apply::relist`]).
     pub fn put_workflow(&mut self, id: &WorkflowId, was: Option<WorkflowStatus>, workflow: Workflow) {
-        let status = workflow.status;
+        let (shard, status) = (self.state.shard_of(id), workflow.status);
         if status.is_terminal() {
-            if self.state.open.remove(id).is_some() {
+            if self.state.open.remove(shard, id).is_some() {
                 self.state.delete(keys::open_workflow(id));
             }
             self.state.put(keys::closed_workflow(id), &workflow);
@@ -311,7 +252,7 @@ impl Apply<'_> {
                 self.state.delete(keys::closed_workflow(id));
             }
             self.state.put(keys::open_workflow(id), &workflow);
-            self.state.open.insert(id.clone(), workflow);
+            self.state.open.insert(shard, id.clone(), workflow);
         }
         if (was == Some(WorkflowStatus::Paused)) != (status == WorkflowStatus::Paused) {
             self.hold(id, status == WorkflowStatus::Paused);
@@ -352,6 +293,10 @@ impl Apply<'_> {
                 self.effects.push(Effect::DeadLetter { key: key.clone(), shard });
             }
             self.state.put(keys::finished_row(key), &row);
+            if row.status == RowStatus::Failed {
+                self.state.put(keys::dead_letter_in(&row.namespace, key), &());
+                self.state.put(keys::dead_letter_of(key), &row.namespace);
+            }
             return;
         }
         self.state.put(keys::live_row(key), &row);
@@ -363,8 +308,12 @@ impl Apply<'_> {
     }
 
     /// Writes a row in the place of a finished one.
-    pub fn replace_row(&mut self, key: &DispatchKey, row: Row) {
+    pub fn replace_row(&mut self, key: &DispatchKey, finished: &Row, row: Row) {
         self.state.delete(keys::finished_row(key));
+        if finished.status == RowStatus::Failed {
+            self.state.delete(keys::dead_letter_in(&finished.namespace, key));
+            self.state.delete(keys::dead_letter_of(key));
+        }
         self.put_row(key, row);
     }
 }

@@ -78,9 +78,7 @@ impl Apply<'_> {
     }
 
     fn complete(&mut self, key: &DispatchKey, mut row: Row, result: Payload) -> ArchiveResult<Result<Reply, Reject>> {
-        let Some(seq) = self.record(key, EventKind::ActivityCompleted, result)? else {
-            return Ok(Err(Reject::RowNotFound { key: key.clone() }));
-        };
+        let seq = self.record(key, &row, EventKind::ActivityCompleted, result)?;
         row.claim = None;
         row.status = RowStatus::Done;
         row.outcome_seq = Some(seq);
@@ -94,9 +92,7 @@ impl Apply<'_> {
         mut row: Row,
         error: Payload,
     ) -> ArchiveResult<Result<Reply, Reject>> {
-        let Some(seq) = self.record(key, EventKind::ActivityFailed, error)? else {
-            return Ok(Err(Reject::RowNotFound { key: key.clone() }));
-        };
+        let seq = self.record(key, &row, EventKind::ActivityFailed, error)?;
         row.deliveries = row.deliveries.saturating_add(1);
         row.claim = None;
         row.status = RowStatus::Failed;
@@ -133,12 +129,15 @@ impl Apply<'_> {
         Reply::Returned(Returned { status, deliveries, visible_after, failed_seq })
     }
 
-    /// Appends an activity's outcome and returns its number; `None` if there is no such workflow, which
-    /// no live row's is: rows are staged together with events.
-    fn record(&mut self, key: &DispatchKey, kind: EventKind, payload: Payload) -> ArchiveResult<Option<u64>> {
-        let Some(workflow) = self.workflow(&key.workflow)? else { return Ok(None) };
+    /// Appends an activity's outcome and returns its number. A row that was staged by itself may be of a workflow
+    /// without a history; the history begins with its outcome then.
+    fn record(&mut self, key: &DispatchKey, row: &Row, kind: EventKind, payload: Payload) -> ArchiveResult<u64> {
+        let workflow = match self.workflow(&key.workflow)? {
+            Some(workflow) => workflow,
+            None => self.begin_history(&key.workflow, row)?,
+        };
         let event = NewEvent::activity(kind, key.ordinal).with(payload);
-        Ok(Some(self.append_next(&key.workflow, workflow, event)))
+        Ok(self.append_next(&key.workflow, workflow, event))
     }
 
     /// The live row `key` if the caller may do this to it.

@@ -98,6 +98,24 @@ impl Trial {
         self.ask(Command::Commit(commit)).unwrap();
     }
 
+    /// Stages rows of these ordinals by themselves, and says of each whether it was written.
+    pub fn stage(&mut self, workflow: &str, ordinals: impl IntoIterator<Item = u64>) -> Vec<bool> {
+        let rows = ordinals.into_iter().map(new_row).collect();
+        let command = Command::Stage { workflow: id(workflow), namespace: Default::default(), rows };
+        match self.ask(command) {
+            Ok(Reply::Staged { rows }) => rows.into_iter().map(|staged| staged.written).collect(),
+            other => panic!("not staged: {other:?}"),
+        }
+    }
+
+    /// Spends the whole budget of the only row that is due.
+    pub fn bury(&mut self, key: &str) {
+        for _ in 0..RetryPolicy::default().deliveries_max {
+            self.lease(1, 1_000);
+            self.ask(Command::Retry { key: id(key), token: None, delay_ms: 0 }).unwrap();
+        }
+    }
+
     /// Appends one event at the head.
     pub fn append(&mut self, workflow: &str, event: NewEvent) -> Result<Reply, Reject> {
         let (workflow, events) = (id::<WorkflowId>(workflow), vec![event]);

@@ -14,6 +14,8 @@
 //! | `retry` | row, `#claim` or nothing, ms |
 //! | `settle` | workflow |
 //! | `rearm` | workflow, ordinals |
+//! | `stage` | workflow, `ns=`, rows as in `act:` |
+//! | `mark`, `redrive`, `force` | row; `force` is a forced redrive |
 //! | `reconcile` | `older=` `limit=` `except=row,row` |
 //! | `arm`, `retire` | workflow, `name@time/armed seq` |
 //! | `tick` | |
@@ -93,6 +95,13 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
             let rows = words[1..].iter().map(|word| row(word)).collect();
             Command::Rearm { workflow: id(words[0]), rows }
         }
+        "stage" => {
+            let namespace = value(words, "ns").map(id).unwrap_or_default();
+            let rows = words[1..].iter().filter(|word| !word.starts_with("ns=")).map(|word| row(word)).collect();
+            Command::Stage { workflow: id(words[0]), namespace, rows }
+        }
+        "mark" => Command::MarkFailureDelivered { key: id(words[0]) },
+        "redrive" | "force" => Command::Redrive { key: id(words[0]), forced: name == "force" },
         "reconcile" => Command::Reconcile {
             older_than_ms: number(must(words, "older")),
             limit: value(words, "limit").map_or(u32::MAX, id),

@@ -80,8 +80,31 @@ impl Player {
                 let details = self.machine.details(&self.archive, &key).unwrap().unwrap_or_default();
                 out.push(format!("{key} input {}; details {}", show::payload(&input), show::payload(&details)));
             }
+            "letters" | "unsettled" | "routes" | "heads" => out.push(self.listing(word, arguments)),
             _ => self.entry(rest, out),
         }
+    }
+
+    /// `letters workflow`, `letters ns=namespace`, `unsettled`, `routes`, `heads`.
+    fn listing(&self, word: &str, of: &str) -> String {
+        let (machine, archive) = (&self.machine, &self.archive);
+        let lines: Vec<String> = match (word, of.strip_prefix("ns=")) {
+            ("letters", Some(namespace)) => {
+                let letters = machine.dead_letters_in(archive, &namespace.parse().unwrap(), None, 100).unwrap();
+                letters.into_iter().map(|(key, _)| key.to_string()).collect()
+            }
+            ("letters", None) => {
+                let letters = machine.dead_letters_of(archive, &of.parse().unwrap(), None, 100).unwrap();
+                letters.into_iter().map(|(key, _)| key.to_string()).collect()
+            }
+            ("unsettled", _) => machine.unsettled(None, None, 100).iter().map(show::unsettled).collect(),
+            ("routes", _) => machine.pending_routes(None, 100).iter().map(show::route).collect(),
+            _ => {
+                let heads = machine.heads(archive, None, false, None, 100).unwrap().workflows;
+                heads.iter().map(|(id, workflow)| format!("{id} {} at {}", workflow.status, workflow.head)).collect()
+            }
+        };
+        format!("{word} {of}: {}", if lines.is_empty() { "none".to_owned() } else { lines.join(", ") })
     }
 
     fn entry(&mut self, line: &str, out: &mut Vec<String>) {
@@ -114,7 +137,7 @@ impl Player {
     fn note(&mut self, command: &Command) {
         let (workflow, rows) = match command {
             Command::Commit(commit) => (&commit.workflow, &commit.rows),
-            Command::Rearm { workflow, rows } => (workflow, rows),
+            Command::Rearm { workflow, rows } | Command::Stage { workflow, rows, .. } => (workflow, rows),
             Command::Timer { workflow, .. } => (workflow, &Vec::new()),
             _ => return,
         };

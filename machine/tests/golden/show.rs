@@ -1,8 +1,8 @@
 //! Replies, events and state as lines that people can read.
 
 use holdfast_machine::{
-    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, Reject, Reply,
-    Retirement, Row, Run, ShardEntry, Staged, Workflow, WorkflowId,
+    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, PendingRoute, Reject,
+    Reply, Retirement, Route, Row, RowCounts, Run, ShardEntry, Staged, Workflow, WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -153,6 +153,16 @@ pub fn row(key: &DispatchKey, row: &Row) -> String {
     let judged = if row.failure_delivered { ", judged" } else { "" };
     let counts = format!("run {}, attempt {}, deliveries {}", row.run, row.attempt, row.deliveries);
     format!("row {key}: {}{claim}, {counts}, visible after {}{outcome}{judged}", row.status, row.visible_after)
+}
+
+pub fn unsettled((workflow, counts): &(WorkflowId, RowCounts)) -> String {
+    format!("{workflow} {} pending {} claimed", counts.pending, counts.claimed)
+}
+
+pub fn route(PendingRoute { route, pending, next_due }: &PendingRoute) -> String {
+    let Route { namespace, task_queue, node, activity_type } = route;
+    let node = node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
+    format!("{namespace}/{task_queue}/{activity_type}{node}: {pending} from {next_due}")
 }
 
 pub fn event(event: &HistoryEvent) -> String {

@@ -3,11 +3,13 @@
 //! them. Numbers are those of the reliability notes.
 
 mod claims_are_exclusive;
+mod dead_letters_are_indexed;
 mod due_rows_are_indexed;
 mod ended_workflows_own_nothing;
 mod epochs_only_grow;
 mod histories_are_dense;
 mod leases_end_on_time;
+mod listings_are_walks;
 mod old_tokens_change_nothing;
 mod one_effect_per_key;
 mod one_outcome;
@@ -34,4 +36,6 @@ pub fn check(step: &Step<'_>) {
     paused_rows_wait::check(step);
     due_rows_are_indexed::check(step);
     things_are_stored_once::check(step);
+    dead_letters_are_indexed::check(step);
+    listings_are_walks::check(step);
 }

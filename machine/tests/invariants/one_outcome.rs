@@ -1,10 +1,10 @@
 //! Invariant 10: at most one terminal event for each run and ordinal; at most one terminal event for each run
 //! between two openings; done, failed and cancelled rows leave only by the transitions that the contract names
-//! (section 6: re-arm, and a later run's row with the same key).
+//! (section 6: re-arm, redrive, and a later run's row with the same key).
 
 use std::collections::BTreeSet;
 
-use holdfast_machine::{Command, EventKind};
+use holdfast_machine::{Command, EventKind, RowStatus};
 
 use super::{Step, Told};
 
@@ -17,8 +17,12 @@ pub fn check(step: &Step<'_>) {
         if after.status == before.status && after.run == before.run {
             continue;
         }
-        let by_rearm = step.touching(&key.workflow).any(|request| matches!(request.command, Command::Rearm { .. }));
-        assert!(by_rearm || after.run > before.run, "the finished row {key} left: {before:?} -> {after:?}");
+        let by_hand = step.touching(&key.workflow).any(|request| match &request.command {
+            Command::Rearm { .. } => true,
+            Command::Redrive { .. } => before.status == RowStatus::Failed,
+            _ => false,
+        });
+        assert!(by_hand || after.run > before.run, "the finished row {key} left: {before:?} -> {after:?}");
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NodeName, Reject,
-    Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow, WorkflowId, WorkflowStatus,
+    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NodeName,
+    PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow,
+    WorkflowId, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -48,6 +49,19 @@ pub struct Snapshot {
     pub stored: BTreeSet<Vec<u8>>,
     /// What claims may take.
     pub pending: Vec<Pending>,
+    pub listings: Listings,
+}
+
+/// The listings of a machine, each read in pages of one.
+pub struct Listings {
+    pub dead_letters_of: Vec<DispatchKey>,
+    pub dead_letters_in: Vec<DispatchKey>,
+    pub unsettled: Vec<(WorkflowId, RowCounts)>,
+    pub unsettled_by_shard: Vec<(WorkflowId, RowCounts)>,
+    pub routes: Vec<PendingRoute>,
+    pub heads: Vec<(WorkflowId, Workflow)>,
+    pub heads_by_shard: Vec<(WorkflowId, Workflow)>,
+    pub open: Vec<(WorkflowId, Workflow)>,
 }
 
 impl Snapshot {
@@ -72,6 +86,7 @@ impl Snapshot {
             claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
             pending: pending(machine, &scopes(&rows)),
+            listings: listings(machine, archive, workflows, &rows),
             rows,
         }
     }
@@ -92,6 +107,68 @@ fn told(machine: &Machine, archive: &dyn Archive, id: &WorkflowId) -> Option<Tol
     let events = machine.history(archive, id, 0, usize::MAX).unwrap();
     let runs = machine.runs(archive, id, usize::MAX).unwrap();
     Some(Told { workflow, events, runs })
+}
+
+fn listings(
+    machine: &Machine,
+    archive: &dyn Archive,
+    workflows: &[WorkflowId],
+    rows: &BTreeMap<DispatchKey, Row>,
+) -> Listings {
+    let namespaces: BTreeSet<&Namespace> = rows.values().map(|row| &row.namespace).collect();
+    let shards = || (0..machine.shard_count()).map(ShardId);
+    let key = |(key, _): (DispatchKey, Row)| key;
+    let letters_of = |id| {
+        pages(|last: Option<&DispatchKey>| {
+            let letters = machine.dead_letters_of(archive, id, last.map(|key| key.ordinal), 1).unwrap();
+            letters.into_iter().map(key).next()
+        })
+    };
+    let letters_in = |namespace| {
+        pages(|last: Option<&DispatchKey>| {
+            machine.dead_letters_in(archive, namespace, last, 1).unwrap().into_iter().map(key).next()
+        })
+    };
+    let unsettled = |shard| {
+        pages(|last: Option<&(WorkflowId, RowCounts)>| machine.unsettled(shard, last.map(|(id, _)| id), 1).pop())
+    };
+    let heads = |shard, open_only| heads(machine, archive, shard, open_only);
+    Listings {
+        dead_letters_of: workflows.iter().flat_map(letters_of).collect(),
+        dead_letters_in: namespaces.into_iter().flat_map(letters_in).collect(),
+        unsettled: unsettled(None),
+        unsettled_by_shard: shards().flat_map(|shard| unsettled(Some(shard))).collect(),
+        routes: pages(|last: Option<&PendingRoute>| machine.pending_routes(last.map(|last| &last.route), 1).pop()),
+        heads: heads(None, false),
+        heads_by_shard: shards().flat_map(|shard| heads(Some(shard), false)).collect(),
+        open: shards().flat_map(|shard| heads(Some(shard), true)).collect(),
+    }
+}
+
+/// All items of a listing that is read one by one.
+fn pages<T>(next: impl Fn(Option<&T>) -> Option<T>) -> Vec<T> {
+    let mut all: Vec<T> = Vec::new();
+    while let Some(item) = next(all.last()) {
+        all.push(item);
+    }
+    all
+}
+
+fn heads(
+    machine: &Machine,
+    archive: &dyn Archive,
+    shard: Option<ShardId>,
+    open_only: bool,
+) -> Vec<(WorkflowId, Workflow)> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = machine.heads(archive, shard, open_only, after.as_ref(), 1).unwrap();
+        all.extend(page.workflows);
+        after = page.next;
+        if after.is_none() {
+            return all;
+        }
+    }
 }
 
 fn pending(machine: &Machine, scopes: &[Scope]) -> Vec<Pending> {

@@ -2,8 +2,8 @@
 
 use holdfast_machine::{
     BootId, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Evidence, Fence, Liveness, Member,
-    Millis, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, Scope, ShardId, WorkflowId,
-    WorkflowType,
+    Millis, Namespace, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, Scope, ShardId, TaskQueue,
+    WorkflowId, WorkflowType,
 };
 
 use crate::ops::{Event, Fencing, Op, Seq, Token, What};
@@ -22,9 +22,9 @@ const KINDS: [EventKind; 9] = [
     EventKind::WorkflowResumed,
 ];
 
-/// Three workflows in the two shards.
+/// Four workflows in the two shards; the last one has no history in the beginning.
 pub fn workflows() -> Vec<WorkflowId> {
-    ["order-1", "held", "order-2"].map(|id| id.parse().unwrap()).to_vec()
+    ["order-1", "held", "order-2", "loose"].map(|id| id.parse().unwrap()).to_vec()
 }
 
 fn workflow(number: u8) -> WorkflowId {
@@ -68,7 +68,7 @@ pub fn opening() -> Vec<Command> {
     let boots = (0..3).map(|number| Command::Boot { node: node(number), boot: boot(number, 0) });
     let owners = vec![(ShardId(0), node(0)), (ShardId(1), node(1))];
     let commands = [Command::Create { shard_count: 2 }].into_iter().chain(boots).chain([Command::Assign { owners }]);
-    commands.chain(workflows().iter().map(|id| Command::Commit(first_commit(id)))).collect()
+    commands.chain(workflows()[..3].iter().map(|id| Command::Commit(first_commit(id)))).collect()
 }
 
 fn first_commit(id: &WorkflowId) -> Commit {
@@ -143,6 +143,12 @@ impl Past {
                 Command::Retry { key, token, delay_ms: *delay }
             }
             What::Settle(of) => Command::Settle { workflow: workflow(*of) },
+            What::Stage(of, namespace, rows) => {
+                let rows = rows.iter().map(|number| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2)).collect();
+                Command::Stage { workflow: workflow(*of), namespace: pool(2 * *namespace).0, rows }
+            }
+            What::Mark(row) => Command::MarkFailureDelivered { key: key(*row) },
+            What::Redrive(row, forced) => Command::Redrive { key: key(*row), forced: *forced },
             What::Rearm(of, rows) => {
                 let rows = rows.iter().map(|number| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2)).collect();
                 Command::Rearm { workflow: workflow(*of), rows }
@@ -195,22 +201,25 @@ fn claim(what: &What, oracle: &Oracle) -> Claim {
     };
     let kinds: &[&str] = [&[][..], &["kind-0"], &["kind-1", "kind-9"]][usize::from(*kinds)];
     let scope = Scope {
-        namespace: Default::default(),
-        task_queue: queue_name(*queue).parse().unwrap(),
+        namespace: pool(*queue).0,
+        task_queue: pool(*queue).1,
         activity_types: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
         node: pinned,
     };
     Claim { scope, limit: *limit, holder, hold: hold.iter().map(|of| workflow(*of)).collect() }
 }
 
-fn queue_name(number: u8) -> &'static str {
-    if number == 0 { "default" } else { "mail" }
+/// A namespace and a task queue in it.
+fn pool(number: u8) -> (Namespace, TaskQueue) {
+    let (namespace, task_queue) =
+        [("default", "default"), ("default", "mail"), ("other", "default")][usize::from(number)];
+    (namespace.parse().unwrap(), task_queue.parse().unwrap())
 }
 
 fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, budget: u32) -> NewRow {
     NewRow {
         ordinal,
-        task_queue: queue_name(queue).parse().unwrap(),
+        task_queue: pool(queue).1,
         node: pin.checked_sub(1).map(node),
         activity_type: format!("kind-{kind}").parse().unwrap(),
         input: Payload::text(format!("input {ordinal}")),

@@ -253,7 +253,7 @@ fn random_runs_meet_every_answer() {
 }
 
 /// Every reply and every refusal, and the cases of some.
-const EXPECTED: [&str; 36] = [
+const EXPECTED: [&str; 42] = [
     "Created",
     "Booted",
     "Assigned",
@@ -276,6 +276,9 @@ const EXPECTED: [&str; 36] = [
     "Rearmed",
     "Reconciled",
     "Ticked",
+    "Staged",
+    "FailureDelivered",
+    "Redriven",
     "sequence_conflict",
     "not_owner",
     "already_terminal",
@@ -290,6 +293,9 @@ const EXPECTED: [&str; 36] = [
     "idempotency_conflict",
     "no_such_shard",
     "node_state",
+    "workflow_ended",
+    "not_dead_letter",
+    "already_judged",
 ];
 
 proptest! {

@@ -94,6 +94,7 @@ pub enum What {
     Claim {
         by: Option<u8>,
         pin: u8,
+        /// Namespace and task queue.
         queue: u8,
         kinds: u8,
         limit: u32,
@@ -120,6 +121,10 @@ pub enum What {
         delay: u64,
     },
     Settle(u8),
+    /// Workflow, namespace, rows.
+    Stage(u8, u8, Vec<u8>),
+    Mark((u8, u8)),
+    Redrive((u8, u8), bool),
     Rearm(u8, Vec<u8>),
     Reconcile {
         older: u64,
@@ -177,10 +182,10 @@ fn nodes() -> impl Strategy<Value = What> {
 }
 
 fn work() -> impl Strategy<Value = What> {
-    let row = || (0u8..3, 0u8..4);
+    let row = || (0u8..4, 0u8..4);
     let lease = || prop_oneof![12 => 30u64..400, 1 => 0u64..3, 1 => Just(u64::MAX)];
     let claim = (
-        (prop::option::weighted(0.4, 0u8..3), 0u8..4, select(vec![0u8, 0, 0, 0, 1])),
+        (prop::option::weighted(0.4, 0u8..3), 0u8..4, select(vec![0u8, 0, 0, 0, 0, 0, 1, 2])),
         (select(vec![0u8, 0, 0, 0, 1, 2]), prop_oneof![12 => 1u32..4, 1 => Just(0), 1 => Just(u32::MAX)]),
         (lease(), prop::option::weighted(0.1, 0u8..3)),
     );
@@ -193,8 +198,12 @@ fn work() -> impl Strategy<Value = What> {
         5 => (token(), row()).prop_map(|(token, row)| What::Complete { token, row }),
         3 => (token(), row(), any::<bool>()).prop_map(|(token, row, retryable)| What::Fail { token, row, retryable }),
         2 => (token(), row(), 0u64..50).prop_map(|(token, row, delay)| What::Retry { token, row, delay }),
-        1 => select(vec![0u8, 1, 2, 3]).prop_map(What::Settle),
-        3 => (0u8..4, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
+        1 => select(vec![0u8, 1, 2, 3, 4]).prop_map(What::Settle),
+        2 => (select(vec![0u8, 1, 2, 3, 3, 3]), 0u8..2, prop::collection::vec(0u8..5, 0..4))
+            .prop_map(|(workflow, namespace, rows)| What::Stage(workflow, namespace, rows)),
+        2 => row().prop_map(What::Mark),
+        4 => (row(), any::<bool>()).prop_map(|(row, forced)| What::Redrive(row, forced)),
+        3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
         1 => Just(What::Tick),
@@ -217,13 +226,8 @@ fn commit() -> impl Strategy<Value = What> {
     let settle = prop_oneof![6 => Just(Vec::new()), 1 => prop::collection::vec(0u8..4, 1..3)];
     let events = prop::collection::vec(event(), 0..4);
     let twice = prop::bool::weighted(0.1);
-    (0u8..3, seq, events, settle, twice).prop_map(|(workflow, seq, events, settle, twice)| What::Commit {
-        workflow,
-        seq,
-        events,
-        settle,
-        twice,
-    })
+    (select(vec![0u8, 0, 0, 1, 1, 1, 2, 2, 2, 3]), seq, events, settle, twice)
+        .prop_map(|(workflow, seq, events, settle, twice)| What::Commit { workflow, seq, events, settle, twice })
 }
 
 fn event() -> impl Strategy<Value = Event> {

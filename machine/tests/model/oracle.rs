@@ -4,7 +4,7 @@
 
 use holdfast_machine::{
     BootId, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness, Member, Millis,
-    NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
+    Namespace, NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
 };
 
 pub type Answer = Result<Reply, Reject>;
@@ -32,6 +32,8 @@ pub struct Oracle {
     pub events: Vec<(WorkflowId, HistoryEvent)>,
     pub landed: Vec<Commit>,
     pub rows: Vec<(DispatchKey, Row)>,
+    /// Workflows whose history an outcome began, with the namespace of its row.
+    pub begun: Vec<(WorkflowId, Namespace)>,
     pub remembered: Vec<Remembered>,
 }
 
@@ -78,8 +80,12 @@ impl Oracle {
             Command::Heartbeat { key, .. }
             | Command::Complete { key, .. }
             | Command::Fail { key, .. }
-            | Command::Retry { key, .. } => Some(&key.workflow),
-            Command::Settle { workflow } | Command::Rearm { workflow, .. } => Some(workflow),
+            | Command::Retry { key, .. }
+            | Command::MarkFailureDelivered { key }
+            | Command::Redrive { key, .. } => Some(&key.workflow),
+            Command::Settle { workflow } | Command::Rearm { workflow, .. } | Command::Stage { workflow, .. } => {
+                Some(workflow)
+            }
             _ => None,
         };
         if let (Some(fence), Some(workflow)) = (fence, workflow) {
@@ -111,13 +117,12 @@ impl Oracle {
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => self.reconcile(*older_than_ms, *limit, excluded),
             Command::Tick => Ok(Reply::Ticked { at: self.now }),
-            Command::Stage { .. }
-            | Command::Timer { .. }
-            | Command::MarkFailureDelivered { .. }
-            | Command::Redrive { .. }
-            | Command::PutNamespace { .. }
-            | Command::Purge
-            | Command::Delete { .. } => unreachable!("the model's steps do not ask for it"),
+            Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
+            Command::MarkFailureDelivered { key } => self.mark(key),
+            Command::Redrive { key, forced } => self.redrive(key, *forced),
+            Command::Timer { .. } | Command::PutNamespace { .. } | Command::Purge | Command::Delete { .. } => {
+                unreachable!("the model's steps do not ask for it")
+            }
         }
     }
 

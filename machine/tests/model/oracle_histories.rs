@@ -8,7 +8,7 @@ use holdfast_machine::{
 use crate::oracle::{Answer, Oracle, invalid};
 
 /// Status and run after a list of events.
-fn fold<'a>(events: impl Iterator<Item = (&'a EventKind, Option<u64>)>) -> (WorkflowStatus, u32) {
+pub fn fold<'a>(events: impl Iterator<Item = (&'a EventKind, Option<u64>)>) -> (WorkflowStatus, u32) {
     let (mut status, mut run) = (WorkflowStatus::Running, 1);
     for (position, (kind, _)) in events.enumerate() {
         if *kind == EventKind::WorkflowStarted && position > 0 {
@@ -256,6 +256,9 @@ impl Oracle {
 
     /// The namespace of the first run.
     pub fn namespace(&self, id: &WorkflowId) -> Namespace {
+        if let Some((_, namespace)) = self.begun.iter().find(|(begun, _)| begun == id) {
+            return namespace.clone();
+        }
         let start = self.history(id).first().and_then(|event| event.start.clone());
         start.map(|start| start.namespace).unwrap_or_default()
     }

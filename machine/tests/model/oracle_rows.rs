@@ -1,12 +1,12 @@
 //! The oracle's view of the outbox: claims and what becomes of them.
 
 use holdfast_machine::{
-    Claim, ClaimToken, Claimed, Commit, DispatchKey, EventKind, Holder, Millis, NewEvent, NewHolder, NewRow, Payload,
-    Reject, Reply, Returned, Row, RowClaim, RowStatus, WorkflowId, WorkflowStatus,
+    Claim, ClaimToken, Claimed, Commit, DispatchKey, EventKind, Holder, Millis, Namespace, NewEvent, NewHolder, NewRow,
+    Payload, Reject, Reply, Returned, Row, RowClaim, RowStatus, Staged, WorkflowId, WorkflowStatus,
 };
 
 use crate::oracle::{Answer, Oracle, invalid, to_pending};
-use crate::oracle_histories::{fresh, status_after};
+use crate::oracle_histories::{fold, fresh, status_after};
 
 impl Oracle {
     pub fn claim(&mut self, claim: &Claim) -> Answer {
@@ -101,7 +101,7 @@ impl Oracle {
     pub fn complete(&mut self, key: &DispatchKey, token: Option<ClaimToken>, result: &Payload) -> Answer {
         let Some(mut row) = self.held(key, token)? else { return Ok(Reply::NoSuchRow) };
         self.absorb(key, &row)?;
-        let seq = self.record(key, EventKind::ActivityCompleted, result);
+        let seq = self.record(key, &row, EventKind::ActivityCompleted, result);
         row.status = RowStatus::Done;
         row.claim = None;
         self.put_row(key, row);
@@ -114,7 +114,7 @@ impl Oracle {
         if retryable {
             return self.hand_back(key, row, None);
         }
-        let seq = self.record(key, EventKind::ActivityFailed, error);
+        let seq = self.record(key, &row, EventKind::ActivityFailed, error);
         row.status = RowStatus::Failed;
         row.claim = None;
         row.deliveries += 1;
@@ -164,12 +164,72 @@ impl Oracle {
         Err(Reject::AlreadyTerminal { key: key.clone(), status: Some(status) })
     }
 
-    fn record(&mut self, key: &DispatchKey, kind: EventKind, payload: &Payload) -> u64 {
+    fn record(&mut self, key: &DispatchKey, row: &Row, kind: EventKind, payload: &Payload) -> u64 {
+        if self.head(&key.workflow) == 0 {
+            self.begun.push((key.workflow.clone(), row.namespace.clone()));
+        }
         let event = NewEvent::activity(kind, key.ordinal).with(payload.clone());
         let (workflow, expected_seq) = (key.workflow.clone(), self.head(&key.workflow));
         let events = vec![event.clone()];
         self.landed.push(Commit { events, ..Commit::new(workflow, expected_seq) });
         self.append(&key.workflow, event)
+    }
+
+    pub fn stage_alone(&mut self, workflow: &WorkflowId, namespace: &Namespace, rows: &[NewRow]) -> Answer {
+        let (status, run) = self.status(workflow);
+        if status.is_terminal() {
+            return Err(Reject::WorkflowEnded { workflow: workflow.clone(), status });
+        }
+        let is_new = self.head(workflow) == 0;
+        let namespace = if is_new { namespace.clone() } else { self.namespace(workflow) };
+        let mut staged = Vec::new();
+        for new in rows {
+            let key = DispatchKey { workflow: workflow.clone(), ordinal: new.ordinal };
+            let makes_way = |row: &Row| !row.status.is_live() && row.run < run;
+            let written = self.outcome(workflow, run, new.ordinal).is_none() && self.row(&key).is_none_or(makes_way);
+            if written {
+                self.put_row(&key, fresh(new, run, namespace.clone(), self.now));
+            }
+            staged.push(Staged { key, written });
+        }
+        Ok(Reply::Staged { rows: staged })
+    }
+
+    pub fn mark(&mut self, key: &DispatchKey) -> Answer {
+        let Some(row) = self.row_mut(key) else { return Ok(Reply::NoSuchRow) };
+        if row.status != RowStatus::Failed {
+            return Err(Reject::NotDeadLetter { key: key.clone(), status: row.status });
+        }
+        row.failure_delivered = true;
+        Ok(Reply::FailureDelivered)
+    }
+
+    pub fn redrive(&mut self, key: &DispatchKey, forced: bool) -> Answer {
+        let (key, now) = (key.clone(), self.now);
+        let Some(row) = self.row(&key).cloned() else { return Err(Reject::RowNotFound { key }) };
+        if row.status != RowStatus::Failed {
+            return Err(Reject::NotDeadLetter { key, status: row.status });
+        }
+        let status = self.status_in_run(&key.workflow, row.run);
+        if status.is_terminal() {
+            return Err(Reject::WorkflowEnded { workflow: key.workflow, status });
+        }
+        if row.failure_delivered && !forced {
+            return Err(Reject::AlreadyJudged { key });
+        }
+        let row = self.row_mut(&key).unwrap();
+        to_pending(row, now);
+        row.deliveries = 0;
+        row.failure_delivered = false;
+        Ok(Reply::Redriven)
+    }
+
+    /// The last status that a run had.
+    fn status_in_run(&self, workflow: &WorkflowId, run: u32) -> WorkflowStatus {
+        let history = self.history(workflow);
+        let of = |end: usize| fold(history[..end].iter().map(|event| (&event.kind, event.ordinal)));
+        let last = (0..=history.len()).map(of).filter(|(_, of_run)| *of_run == run).last();
+        last.map_or(WorkflowStatus::Running, |(status, _)| status)
     }
 
     pub fn rearm(&mut self, workflow: &WorkflowId, rows: &[NewRow]) -> Answer {
@@ -211,10 +271,11 @@ impl Oracle {
         }
         stale.sort();
         stale.truncate(limit as usize);
-        let rearmed: Vec<DispatchKey> = stale.into_iter().map(|(_, key)| key).collect();
+        let keys = stale.into_iter().map(|(_, key)| key);
+        let (unknown, rearmed): (Vec<_>, Vec<_>) = keys.partition(|key| self.head(&key.workflow) == 0);
         for key in &rearmed {
             to_pending(self.row_mut(key).unwrap(), now);
         }
-        Ok(Reply::Reconciled { rearmed, settled: Vec::new(), unknown: Vec::new() })
+        Ok(Reply::Reconciled { rearmed, settled: Vec::new(), unknown })
     }
 }

@@ -1,0 +1,143 @@
+//! Listings: what an engine asks for right after a start or an adoption, and what an operator looks at. Each call
+//! looks at a bounded number of things and says where the next one goes on.
+
+use crate::archive::{Archive, ArchiveResult};
+use crate::history::Workflow;
+use crate::id::{DispatchKey, Namespace, ShardId, WorkflowId};
+use crate::keys;
+use crate::outbox::{Row, RowStatus};
+use crate::row_counts::RowCounts;
+use crate::row_index::{PendingRoute, Route};
+use crate::state::Machine;
+
+/// A part of the listing of workflows, and where the next one begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heads {
+    /// Workflows by id.
+    pub workflows: Vec<(WorkflowId, Workflow)>,
+    /// The last id that was looked at; none at the end.
+    pub next: Option<WorkflowId>,
+}
+
+impl Machine {
+    /// Up to `limit` dead letters of a workflow, by ordinal, from the one after `after` on.
+    ///
+    /// # Errors
+    /// When the archive cannot be read, as all queries here.
+    pub fn dead_letters_of(
+        &self,
+        archive: &dyn Archive,
+        workflow: &WorkflowId,
+        after: Option<u64>,
+        limit: usize,
+    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
+        let key = |ordinal| keys::dead_letter_of(&DispatchKey { workflow: workflow.clone(), ordinal });
+        let from = after.map_or_else(|| key(0), |ordinal| keys::after(key(ordinal)));
+        let pairs = self.scan(archive, &from, &keys::after(key(u64::MAX)), limit)?;
+        self.dead_letters(archive, pairs.iter().map(|(key, _)| keys::parse_live_row(key)))
+    }
+
+    /// Up to `limit` dead letters of a namespace, by workflow, then by ordinal, from the one after `after` on.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn dead_letters_in(
+        &self,
+        archive: &dyn Archive,
+        namespace: &Namespace,
+        after: Option<&DispatchKey>,
+        limit: usize,
+    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
+        let (first, to) = keys::dead_letters_in(namespace);
+        let from = after.map_or(first, |after| keys::after(keys::dead_letter_in(namespace, after)));
+        let pairs = self.scan(archive, &from, &to, limit)?;
+        self.dead_letters(archive, pairs.iter().map(|(key, _)| keys::parse_dead_letter_in(namespace, key)))
+    }
+
+    fn dead_letters(
+        &self,
+        archive: &dyn Archive,
+        keys: impl Iterator<Item = ArchiveResult<DispatchKey>>,
+    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
+        let row = |key: ArchiveResult<DispatchKey>| {
+            let key = key?;
+            let row = self.row(archive, &key)?.filter(|row| row.status == RowStatus::Failed);
+            Ok(row.map(|row| (key, row)))
+        };
+        keys.map(row).filter_map(Result::transpose).collect()
+    }
+
+    /// Up to `limit` workflows that have pending or claimed rows, by shard, then by id, from the one after `after`
+    /// on; of one shard or of all.
+    pub fn unsettled(
+        &self,
+        shard: Option<ShardId>,
+        after: Option<&WorkflowId>,
+        limit: usize,
+    ) -> Vec<(WorkflowId, RowCounts)> {
+        let after = after.map(|after| (self.shard_of(after), after));
+        let counts = self.rows.unsettled(shard, after);
+        counts.take(limit).map(|(workflow, counts)| (workflow.clone(), counts)).collect()
+    }
+
+    /// Up to `limit` routes that have rows which a claim may take now or later, by namespace, task queue, node and
+    /// activity type, from the one after `after` on. Rows of paused workflows are not among them.
+    pub fn pending_routes(&self, after: Option<&Route>, limit: usize) -> Vec<PendingRoute> {
+        self.index.routes(after, limit)
+    }
+
+    /// Workflows by id, from the one after `after` on, open ones and, unless `open_only`, finished ones; of one
+    /// shard or of all. Looks at up to `limit` of each, so it may bring fewer and still say where to go on.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn heads(
+        &self,
+        archive: &dyn Archive,
+        shard: Option<ShardId>,
+        open_only: bool,
+        after: Option<&WorkflowId>,
+        limit: usize,
+    ) -> ArchiveResult<Heads> {
+        let mut workflows: Vec<(WorkflowId, Workflow)> = self.open_after(shard, after, limit);
+        let mut seen_to = (workflows.len() == limit).then(|| workflows.last().map(|(id, _)| id.clone())).flatten();
+        if !open_only {
+            let (first, to) = keys::table(keys::CLOSED_WORKFLOWS);
+            let from = after.map_or(first, |after| keys::after(keys::closed_workflow(after)));
+            let pairs = self.scan(archive, &from, &to, limit)?;
+            let full = pairs.len() == limit;
+            for (position, (key, value)) in pairs.iter().enumerate() {
+                let id: WorkflowId = keys::parse_id(key)?;
+                if full && position + 1 == limit {
+                    seen_to = Some(seen_to.map_or(id.clone(), |seen| seen.min(id.clone())));
+                }
+                if shard.is_none_or(|shard| self.shard_of(&id) == shard) {
+                    workflows.push((id, keys::decode(key, value)?));
+                }
+            }
+            workflows.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
+        // What comes after it has been looked at in one of the two places only.
+        if let Some(seen_to) = &seen_to {
+            workflows.retain(|(id, _)| id <= seen_to);
+        }
+        if workflows.len() > limit {
+            workflows.truncate(limit);
+            seen_to = workflows.last().map(|(id, _)| id.clone());
+        }
+        Ok(Heads { workflows, next: seen_to })
+    }
+
+    fn open_after(
+        &self,
+        shard: Option<ShardId>,
+        after: Option<&WorkflowId>,
+        limit: usize,
+    ) -> Vec<(WorkflowId, Workflow)> {
+        let pair = |(id, workflow): (&WorkflowId, &Workflow)| (id.clone(), workflow.clone());
+        match shard {
+            Some(shard) => self.open.of_shard_after(shard, after).take(limit).map(pair).collect(),
+            None => self.open.after(after).take(limit).map(pair).collect(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Loading: the live state is in memory, and comes back from what storage holds of it. What is finished stays there.
+
+use serde::de::DeserializeOwned;
+
+use crate::archive::{Archive, ArchiveResult, Pair};
+use crate::id::{IdempotencyKey, WorkflowId};
+use crate::keys;
+use crate::member::MemberState;
+use crate::outbox::Row;
+use crate::state::Machine;
+use crate::timer::Armed;
+
+/// How many rows a load reads at a time.
+const LOAD_BATCH: usize = 1_024;
+
+impl Machine {
+    /// Rebuilds the live state from what storage holds.
+    ///
+    /// # Errors
+    /// When a stored row cannot be read; the node must not serve then.
+    pub fn load(archive: &dyn Archive) -> ArchiveResult<Self> {
+        let mut machine = Self::default();
+        if let Some(stored) = archive.get(&keys::meta())? {
+            machine.meta = keys::decode(&keys::meta(), &stored)?;
+        }
+        each(archive, keys::MEMBERS, |key, member: MemberState| {
+            machine.members.insert(keys::parse_id(key)?, member);
+            Ok(())
+        })?;
+        each(archive, keys::SHARDS, |_, entry| {
+            machine.directory.restore(entry);
+            Ok(())
+        })?;
+        each(archive, keys::OPEN_WORKFLOWS, |key, workflow| {
+            let id: WorkflowId = keys::parse_id(key)?;
+            machine.open.insert(machine.shard_of(&id), id, workflow);
+            Ok(())
+        })?;
+        each(archive, keys::LIVE_ROWS, |key, row: Row| {
+            let key = keys::parse_live_row(key)?;
+            machine.index.insert(&key, &row, machine.standing(&key));
+            machine.rows.insert(machine.shard_of(&key.workflow), key, row);
+            Ok(())
+        })?;
+        each(archive, keys::TIMERS, |key, armed: Armed| {
+            let (workflow, timer) = keys::parse_timer(key)?;
+            let (shard, held) = (machine.shard_of(&workflow), machine.is_held(&workflow));
+            machine.timers.arm(shard, &workflow, &timer, armed, held);
+            Ok(())
+        })?;
+        each(archive, keys::REPLIES, |key, reply: crate::dedup::Remembered| {
+            let key: IdempotencyKey = keys::parse_id(key)?;
+            machine.replies.insert((reply.at, key.clone()));
+            machine.remembered.insert(key, reply.at);
+            Ok(())
+        })?;
+        each(archive, keys::LANES, |key, count| {
+            machine.lanes.0.insert(keys::parse_lane(key)?, count);
+            Ok(())
+        })?;
+        Ok(machine)
+    }
+}
+
+fn each<T: DeserializeOwned>(
+    archive: &dyn Archive,
+    table: u8,
+    mut take: impl FnMut(&[u8], T) -> ArchiveResult<()>,
+) -> ArchiveResult<()> {
+    let (mut from, to) = keys::table(table);
+    loop {
+        let pairs: Vec<Pair> = archive.scan(&from, &to, LOAD_BATCH)?;
+        for (key, value) in &pairs {
+            take(key, keys::decode(key, value)?)?;
+        }
+        let Some((last, _)) = pairs.last() else { return Ok(()) };
+        from = last.clone();
+        from.push(0);
+    }
+}
