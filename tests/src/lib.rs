@@ -4,6 +4,7 @@
 //! - `cluster`, `process`, `program`, `links`, `ports`, `turn`: three real nodes, their links, and the
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
+//! - `embedded`: whole nodes in the test's own process;
 //! - `work`, `load`, `engine`: what an engine and its workers do;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
 //! - `wait`: the only way in which a test waits.
@@ -14,6 +15,7 @@ pub mod bare;
 pub mod check;
 pub mod cluster;
 pub mod disk;
+pub mod embedded;
 pub mod engine;
 pub mod links;
 pub mod load;

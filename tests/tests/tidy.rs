@@ -13,13 +13,17 @@ const LINES_MAX: usize = 450;
 const EMPTY_NAMES: [&str; 7] = ["manager", "helper", "util", "processor", "context", "common", "misc"];
 
 /// Crate, and the packages it must not name: the layers of the architecture, each knowing only those below.
-const FORBIDDEN: [(&str, &[&str]); 5] = [
+const FORBIDDEN: [(&str, &[&str]); 6] = [
     ("machine", &["tokio", "axum", "openraft", "sled", "rand", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("storage", &["openraft", "tokio", "axum", "holdfast-raft", "holdfast-api"]),
     ("raft", &["axum", "holdfast-api", "holdfast-node"]),
     ("api", &["openraft", "sled", "holdfast-node"]),
     ("client", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
+    ("conformance", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-node"]),
 ];
+
+/// Packages that only tests build on.
+const FOR_TESTS_ALONE: [&str; 2] = ["holdfast-conformance", "holdfast-tests"];
 
 #[test]
 fn source_files_are_short_and_say_why_they_exist() {
@@ -80,6 +84,18 @@ fn crates_know_only_the_layers_below_them() {
             if forbidden.contains(&dependency) {
                 offences.push(format!("{name} depends on {dependency}"));
             }
+        }
+    }
+    assert_none(&offences);
+}
+
+#[test]
+fn nothing_but_tests_builds_on_tests() {
+    let mut offences = Vec::new();
+    for path in files_ending("Cargo.toml").into_iter().filter(|path| !path.ends_with("tests/Cargo.toml")) {
+        let manifest = fs::read_to_string(&path).unwrap();
+        for dependency in dependencies(&manifest).into_iter().filter(|name| FOR_TESTS_ALONE.contains(name)) {
+            offences.push(format!("{} depends on {dependency}", shown(&path)));
         }
     }
     assert_none(&offences);

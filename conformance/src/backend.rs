@@ -1,0 +1,171 @@
+//! The seam: what a store has to answer to be checked. The embedded `Store` and the HTTP `Client` have these
+//! methods under the same names and with the same types, so one list of them makes the trait and both
+//! implementations.
+
+use async_trait::async_trait;
+use holdfast_client::{
+    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ReadMode, Reconciled, RowView,
+    StaleRow, WorkflowView, Write,
+};
+use holdfast_machine::{
+    ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,
+    Payload, Reject, Returned, Run, ShardId, WorkflowId,
+};
+
+/// Why a call was not answered with a success.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// The call was refused, and nothing changed.
+    #[error("{}: {}", .0.code(), .0)]
+    Refused(Reject),
+    /// Anything else.
+    #[error("{code}: {detail}")]
+    Other {
+        /// The stable name of the error.
+        code: String,
+        /// A sentence.
+        detail: String,
+        /// True if the same call may succeed later: the store is busy, or has no leader just now.
+        retryable: bool,
+    },
+}
+
+impl Failure {
+    /// The stable name of the error.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Refused(reject) => reject.code(),
+            Self::Other { code, .. } => code,
+        }
+    }
+
+    /// True if the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Other { retryable: true, .. })
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let (code, detail, retryable) = (error.code().to_owned(), error.to_string(), error.is_retryable());
+        match error {
+            ClientError::Reject(reject) => Self::Refused(reject),
+            _ => Self::Other { code, detail, retryable },
+        }
+    }
+}
+
+#[cfg(feature = "store")]
+impl From<holdfast_api::StoreError> for Failure {
+    fn from(error: holdfast_api::StoreError) -> Self {
+        let (code, detail, retryable) = (error.code().to_owned(), error.to_string(), error.is_retryable());
+        match error {
+            holdfast_api::StoreError::Reject(reject) => Self::Refused(reject),
+            _ => Self::Other { code, detail, retryable },
+        }
+    }
+}
+
+/// The result of a call.
+pub type Called<T> = Result<Answer<T>, Failure>;
+
+/// Makes [`Backend`] and [`Layer`] of the list of calls, and implements them.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)+) => {
+        /// A store that can be checked. What each call promises is in the documents of the embedded `Store`.
+        #[async_trait]
+        #[allow(clippy::too_many_arguments)]
+        pub trait Backend: Send + Sync {
+            /// True if the store is part of this process, so that its engine may claim rows for its node.
+            fn is_embedded(&self) -> bool;
+            $($(#[$doc])* async fn $name(&self $(, $argument: $type)*) -> Called<$answer>;)+
+        }
+
+        #[async_trait]
+        impl Backend for Client {
+            fn is_embedded(&self) -> bool {
+                false
+            }
+            $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
+                Ok(self.$name($($argument),*).await?)
+            })+
+        }
+
+        #[cfg(feature = "store")]
+        #[async_trait]
+        impl Backend for holdfast_api::Store {
+            fn is_embedded(&self) -> bool {
+                true
+            }
+            $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
+                Ok(self.$name($($argument),*).await?)
+            })+
+        }
+
+        /// Something in front of a store that passes on what it does not answer itself.
+        #[async_trait]
+        #[allow(clippy::too_many_arguments)]
+        pub trait Layer: Send + Sync {
+            /// The store behind it.
+            fn below(&self) -> &dyn Backend;
+            $($(#[$doc])* async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
+                self.below().$name($($argument),*).await
+            })+
+        }
+
+        /// A [`Layer`] as a store.
+        #[derive(Debug)]
+        pub struct Layered<L>(pub L);
+
+        #[async_trait]
+        impl<L: Layer> Backend for Layered<L> {
+            fn is_embedded(&self) -> bool {
+                self.0.below().is_embedded()
+            }
+            $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
+                self.0.$name($($argument),*).await
+            })+
+        }
+    };
+}
+
+calls! {
+    /// Appends events.
+    append(workflow: &WorkflowId, expected_seq: u64, events: Vec<NewEvent>, write: Write) -> Committed;
+    /// Changes one workflow in one step.
+    commit(commit: Commit, write: Write) -> Committed;
+    /// Cancels a workflow's live rows.
+    settle(workflow: &WorkflowId, write: Write) -> Vec<DispatchKey>;
+    /// Puts rows back to pending.
+    rearm(workflow: &WorkflowId, rows: Vec<NewRow>, write: Write) -> Vec<DispatchKey>;
+    /// A workflow's projection and its shard.
+    workflow(workflow: &WorkflowId, mode: ReadMode) -> WorkflowView;
+    /// A range of a history.
+    history(workflow: &WorkflowId, from_seq: u64, limit: u32, mode: ReadMode) -> Vec<HistoryEvent>;
+    /// A workflow's runs.
+    runs(workflow: &WorkflowId, limit: u32, mode: ReadMode) -> Vec<Run>;
+    /// Takes due rows.
+    claim(call: ClaimCall, write: Write) -> Vec<Delivery>;
+    /// Extends a lease.
+    heartbeat(key: &DispatchKey, token: ClaimToken, lease_ms: u64, details: Payload, write: Write) -> Millis;
+    /// Records a result.
+    complete(key: &DispatchKey, token: Option<ClaimToken>, result: Payload, write: Write) -> Option<u64>;
+    /// Records a failed attempt.
+    fail(key: &DispatchKey, token: Option<ClaimToken>, error: Payload, retryable: bool, write: Write) -> Option<Returned>;
+    /// Hands a row back.
+    retry(key: &DispatchKey, token: Option<ClaimToken>, delay_ms: u64, write: Write) -> Option<Returned>;
+    /// Goes over old claims.
+    reconcile(older_than_ms: u64, limit: u32, excluded: Vec<DispatchKey>, write: Write) -> Reconciled;
+    /// Lists old claims.
+    stale(older_than_ms: u64, limit: u32, mode: ReadMode) -> Vec<StaleRow>;
+    /// One row.
+    row(key: &DispatchKey, mode: ReadMode) -> RowView;
+    /// The directory.
+    shards(mode: ReadMode) -> Directory;
+    /// Moves a shard.
+    transfer(shard: ShardId, to: &NodeName, expected_epoch: Epoch, write: Write) -> Moved;
+    /// Takes a dead node's shard.
+    adopt(shard: ShardId, from: &NodeName, by: &NodeName, expected_epoch: Epoch, write: Write) -> Adoption;
+    /// The cluster as the node that answers sees it.
+    cluster() -> ClusterView;
+}

@@ -1,0 +1,44 @@
+//! Every implementation of the interface keeps every promise.
+
+use std::sync::Arc;
+
+use holdfast_client::Client;
+use holdfast_conformance::{Backend, Options, run};
+use holdfast_tests::embedded::Embedded;
+
+async fn keeps_every_promise(store: Arc<dyn Backend>) {
+    let options = Options { disturbing: true, ..Options::default() };
+    let report = run(store, &options, |_| {}).await;
+    let failures: Vec<String> = report.failures().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "{}\n{}", report.summary(), failures.join("\n"));
+    println!("{}", report.summary());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_embedded_node() {
+    let nodes = Embedded::start(1).await.unwrap();
+    keeps_every_promise(Arc::new(nodes.node(0).store())).await;
+    nodes.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_embedded_follower_of_three() {
+    let nodes = Embedded::start(3).await.unwrap();
+    keeps_every_promise(Arc::new(nodes.follower().unwrap().store())).await;
+    nodes.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_one_node() {
+    let nodes = Embedded::start(1).await.unwrap();
+    keeps_every_promise(Arc::new(Client::new(nodes.urls()).unwrap())).await;
+    nodes.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_follower_of_three() {
+    let nodes = Embedded::start(3).await.unwrap();
+    let url = format!("http://{}", nodes.follower().unwrap().http_addr());
+    keeps_every_promise(Arc::new(Client::new([url]).unwrap())).await;
+    nodes.stop().await;
+}
