@@ -4,9 +4,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Parser;
-use holdfast_client::Client;
+use holdfast_client::{Client, ClientOptions};
 use holdfast_conformance::{Options, all, run};
+
+/// How long a server may take to answer at all before nothing is checked.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// Checks whether a running server keeps the promises of Holdfast's interface. One line for each check; ends with 1
 /// if a promise is broken or the server cannot be asked. What it makes has names of its own, and is ended afterwards.
@@ -55,6 +59,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     let patience = Duration::from_secs(patience);
     let options = Options { filter, disturbing, jobs, patience, ..Options::default() };
     anyhow::ensure!(!options.selected().is_empty(), "no check has that text in its topic or promise; see --list");
+    let probe = Client::with_options(&urls, ClientOptions { deadline: PROBE, ..ClientOptions::default() })?;
+    probe.cluster().await.context("the server does not answer")?;
     let client = Client::new(&urls)?;
     let report = run(Arc::new(client), &options, |finding| {
         if !json {

@@ -42,9 +42,9 @@ async fn a_server_is_checked_and_the_exit_code_tells() {
 
     node.shutdown().await;
     let gone = command(vec![url, "--filter".into(), "a paused workflow does not hold up".into()]).await;
-    let lines = String::from_utf8(gone.stdout).unwrap();
+    let lines = String::from_utf8(gone.stderr).unwrap();
     assert_eq!(gone.status.code(), Some(1), "{lines}");
-    assert!(lines.contains("UNAVAILABLE  pausing:"), "{lines}");
+    assert!(lines.contains("the server does not answer"), "{lines}");
 }
 
 #[tokio::test]

@@ -211,7 +211,9 @@ fault!(TellsNoIndex {
 });
 
 /// Answers each read of a history as it did the first time.
-struct ReadsWhatItReadBefore(Arc<dyn Backend>, Mutex<BTreeMap<(WorkflowId, u64), Answer<Vec<HistoryEvent>>>>);
+struct ReadsWhatItReadBefore(Arc<dyn Backend>, Mutex<Pages>);
+
+type Pages = BTreeMap<(WorkflowId, u64), Answer<Vec<HistoryEvent>>>;
 
 #[async_trait]
 impl Layer for ReadsWhatItReadBefore {
