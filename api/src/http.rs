@@ -13,6 +13,7 @@ mod health;
 mod outbox;
 mod router;
 mod shards;
+mod visibility;
 mod workflows;
 
 pub use router::{HttpOptions, openapi, router};

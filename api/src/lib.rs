@@ -6,7 +6,7 @@
 //! claim waits for work, how events become a stream, and which status an error has.
 //!
 //! - `store.rs` writes; `outbox.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
-//!   `read.rs` reads; `events.rs` the event stream;
+//!   `read.rs` reads; `visibility.rs` finds workflows; `events.rs` the event stream;
 //!   `growth.rs` who waits for histories to grow; `metrics.rs` what is counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
@@ -22,12 +22,13 @@ mod metrics;
 mod outbox;
 mod read;
 mod store;
+mod visibility;
 mod waiting;
 
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
-    HeadGrew, HeadMessage, HeadScope, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView,
-    Write,
+    HeadGrew, HeadMessage, HeadScope, ListCall, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology,
+    WorkflowList, WorkflowView, Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

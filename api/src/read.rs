@@ -2,7 +2,8 @@
 
 use holdfast_client::wire::{ClusterView, Directory, MemberView, RowView, StaleRow, Topology, WorkflowView};
 use holdfast_machine::{
-    Archive, ArchiveResult, DispatchKey, Fence, HistoryEvent, Machine, MemberState, NodeName, Reject, Run, WorkflowId,
+    Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, NodeName, Reject, Run,
+    WorkflowId,
 };
 use holdfast_raft::{MemberStatus, ReadMode as RaftReadMode, Status};
 
@@ -27,7 +28,12 @@ impl Store {
         self.read(mode, |machine, archive| {
             let shard = machine.shard_of(workflow);
             let fence = machine.shard(shard).map(|entry| Fence { owner: entry.owner.clone(), epoch: entry.epoch });
-            Ok(WorkflowView { id: workflow.clone(), shard, fence, workflow: machine.workflow(archive, workflow)? })
+            let projection = machine.workflow(archive, workflow)?;
+            let search_attributes = match &projection {
+                Some(workflow_of) if workflow_of.attribute_count > 0 => machine.search_attributes(archive, workflow)?,
+                _ => Attributes::new(),
+            };
+            Ok(WorkflowView { id: workflow.clone(), shard, fence, workflow: projection, search_attributes })
         })
         .await
     }
@@ -185,7 +191,8 @@ impl Store {
         })
     }
 
-    async fn read<T>(
+    /// What `look` sees in this node's state, once that is as fresh as `mode` asks.
+    pub(crate) async fn read<T>(
         &self,
         mode: ReadMode,
         look: impl FnOnce(&Machine, &dyn Archive) -> ArchiveResult<T>,

@@ -242,7 +242,7 @@ impl Client {
     }
 }
 
-fn with_query(mut path: String, query: &[(&str, u64)], mode: ReadMode) -> String {
+pub(crate) fn with_query(mut path: String, query: &[(&str, u64)], mode: ReadMode) -> String {
     let mut separator = '?';
     let mut add = |name: &str, value: &dyn Display| {
         path.push_str(&format!("{separator}{name}={value}"));

@@ -26,6 +26,7 @@ mod events;
 mod problem;
 mod send;
 mod sse;
+mod visibility;
 pub mod wire;
 
 pub use client::{Client, ClientOptions};
@@ -34,6 +35,6 @@ pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
-    HeadGrew, HeadMessage, HeadScope, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology, WorkflowView,
-    Write,
+    HeadGrew, HeadMessage, HeadScope, ListCall, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology,
+    WorkflowList, WorkflowView, Write,
 };

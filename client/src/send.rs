@@ -62,6 +62,11 @@ impl Call {
         Ok(Self { method: Method::POST, path, headers, body, is_write: true, wait })
     }
 
+    /// A read that says with a body what is asked for.
+    pub fn ask(path: String, body: &impl Serialize) -> Result<Self, ClientError> {
+        Ok(Self { is_write: false, ..Self::post(path, body, &Write::default())? })
+    }
+
     /// The same call, which the node may take this long to answer.
     pub fn waiting(self, wait: Duration) -> Self {
         Self { wait, ..self }

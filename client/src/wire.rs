@@ -8,6 +8,7 @@ mod cluster;
 mod events;
 mod growth;
 mod outbox;
+mod visibility;
 mod workflows;
 
 use holdfast_machine::{Fence, IdempotencyKey};
@@ -20,6 +21,7 @@ pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,
 };
+pub use visibility::{Counted, ListCall, WorkflowList};
 pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, SettleBody, WorkflowView};
 
 /// Answer header: the log index that the answer reflects.
@@ -28,6 +30,8 @@ pub const INDEX_HEADER: &str = "holdfast-index";
 pub const FENCE_HEADER: &str = "holdfast-fence";
 /// Request header: the caller's key for one mutating call.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Items in a page when the caller does not say.
+pub const PAGE: u32 = 100;
 
 /// An answer and the log index that it reflects: the write's own entry, or the state that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

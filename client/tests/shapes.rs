@@ -5,8 +5,10 @@ use std::fmt::Debug;
 
 use holdfast_client::wire::*;
 use holdfast_machine::{
-    ClaimToken, ClusterEvent, Commit, Epoch, EventKind, Evidence, Fence, Holder, Millis, NewEvent, NewRow, NodeName,
-    Payload, RetryPolicy, Returned, RowStatus, Scope, ShardId, WorkflowId, WorkflowType,
+    AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch, EventKind,
+    Evidence, Fence, Holder, ListedWorkflow, Millis, NewEvent, NewRow, NodeName, Payload, RetryPolicy, Returned,
+    RowStatus, Scope, ShardId, SortOrder, TimeRange, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort,
+    WorkflowStatus, WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -132,8 +134,14 @@ fn transitions() {
 fn ownership() {
     let fence = Some(Fence { owner: node(), epoch: Epoch(4) });
     shape(
-        WorkflowView { id: "w".parse().unwrap(), shard: ShardId(2), fence, workflow: None },
-        r#"{"id":"w","shard":2,"fence":{"owner":"node-a","epoch":4},"workflow":null}"#,
+        WorkflowView {
+            id: "w".parse().unwrap(),
+            shard: ShardId(2),
+            fence,
+            workflow: None,
+            search_attributes: Attributes::new(),
+        },
+        r#"{"id":"w","shard":2,"fence":{"owner":"node-a","epoch":4},"workflow":null,"search_attributes":{}}"#,
     );
     shape(TransferBody { to: node(), expected_epoch: Epoch(4) }, r#"{"to":"node-a","expected_epoch":4}"#);
     shape(
@@ -183,7 +191,63 @@ fn the_stream_of_heads_reads_back_what_it_says() {
 }
 
 #[test]
+fn a_listing() {
+    let call: ListCall = serde_json::from_str("{}").unwrap();
+    assert_eq!((call.clone(), call.limit), (ListCall::default(), 100));
+    let attributes = vec![
+        AttributeFilter { name: "a".parse().unwrap(), equals: Some(AttributeValue::Text("x".into())), range: None },
+        AttributeFilter {
+            name: "b".parse().unwrap(),
+            equals: None,
+            range: Some(AttributeRange::Time { from: Some(Millis(1)), to: None }),
+        },
+    ];
+    let filter = WorkflowFilter {
+        statuses: vec![WorkflowStatus::TimedOut],
+        closed: TimeRange { from: Some(Millis(5)), to: None },
+        attributes,
+        ..WorkflowFilter::default()
+    };
+    let query = WorkflowQuery { filter: filter.clone(), sort: WorkflowSort::Closed, order: SortOrder::Oldest };
+    let said = concat!(
+        r#"{"namespace":"default","workflow_types":[],"statuses":["timed_out"],"#,
+        r#""started":{"from":null,"to":null},"closed":{"from":5,"to":null},"#,
+        r#""attributes":[{"name":"a","equals":{"text":"x"},"range":null},"#,
+        r#"{"name":"b","equals":null,"range":{"time":{"from":1,"to":null}}}]"#,
+    );
+    shape(filter, &format!("{said}}}"));
+    let call = ListCall { cursor: Some("c".into()), ..ListCall::new(query.clone()) };
+    assert_eq!(call.query(), query);
+    shape(call, &format!(r#"{said},"sort":"closed","order":"oldest","limit":100,"cursor":"c"}}"#));
+    let listed = ListedWorkflow {
+        workflow: "w".parse().unwrap(),
+        namespace: Default::default(),
+        workflow_type: None,
+        status: WorkflowStatus::Running,
+        run_id: "run-1".parse().unwrap(),
+        started_at: Millis(3),
+        closed_at: None,
+        head: 2,
+        search_attributes: [("n".parse().unwrap(), AttributeValue::Integer(-1))].into(),
+    };
+    shape(
+        WorkflowList { workflows: vec![listed], next_cursor: None },
+        concat!(
+            r#"{"workflows":[{"workflow":"w","namespace":"default","workflow_type":null,"status":"running","#,
+            r#""run_id":"run-1","started_at":3,"closed_at":null,"head":2,"#,
+            r#""search_attributes":{"n":{"integer":-1}}}],"next_cursor":null}"#,
+        ),
+    );
+    shape(Counted { count: 7 }, r#"{"count":7}"#);
+}
+
+#[test]
 fn unknown_members_are_refused() {
+    for text in [r#"{"status":["failed"]}"#, r#"{"started":{"since":1}}"#, r#"{"attributes":[{"name":"a","eq":1}]}"#] {
+        assert!(serde_json::from_str::<ListCall>(text).is_err(), "{text}");
+        assert!(serde_json::from_str::<WorkflowFilter>(text).is_err(), "{text}");
+    }
+
     for text in [
         r#"{"expected_seq":0,"events":[],"expected_sequence":1}"#,
         r#"{"expected_seq":0,"events":[{"kind":"X","ordnal":1}]}"#,

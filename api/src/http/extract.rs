@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
+pub(crate) use holdfast_client::wire::PAGE;
 use holdfast_client::wire::{Consistency, FENCE_HEADER, IDEMPOTENCY_HEADER};
 use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName};
 use serde::Deserialize;
@@ -21,19 +22,19 @@ use utoipa::{IntoParams, PartialSchema};
 use super::error::ApiError;
 use crate::{ReadMode, Write};
 
-/// Items in a page when the caller does not say.
-pub(crate) const PAGE: u32 = 100;
-
-/// The one variable segment of a path, percent-decoded and read as a `T`.
+/// The one variable segment of a path, percent-decoded and read as a `T`; the last one where a route has none that
+/// varies, because it is for a thing of this very name.
 pub(crate) struct Segment<T>(pub T);
 
 impl<S: Send + Sync, T: FromStr<Err: Display>> FromRequestParts<S> for Segment<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let Path(text) = Path::<String>::from_request_parts(parts, state)
+        let params = RawPathParams::from_request_parts(parts, state)
             .await
             .map_err(|rejection| ApiError::invalid(format!("the path cannot be read: {rejection}")))?;
+        let varying = params.iter().next().map(|(_, value)| value);
+        let text = varying.or_else(|| parts.uri.path().rsplit('/').next()).unwrap_or_default();
         text.parse().map(Self).map_err(|error: T::Err| ApiError::invalid(format!("path: {error}")))
     }
 }

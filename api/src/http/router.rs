@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri};
+use axum::routing::get;
 use axum::{Extension, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower_http::timeout::RequestBodyTimeoutLayer;
@@ -23,7 +24,7 @@ use utoipa_axum::routes;
 
 use super::document::{Frame, Text};
 use super::error::ApiError;
-use super::{cluster, document, events, health, outbox, shards, workflows};
+use super::{cluster, document, events, health, outbox, shards, visibility, workflows};
 use crate::store::Store;
 
 /// What the HTTP side of a node may be told.
@@ -76,6 +77,11 @@ fn routes() -> OpenApiRouter<Store> {
 fn version_1() -> OpenApiRouter<Store> {
     OpenApiRouter::new()
         .routes(routes!(workflows::workflow))
+        .routes(routes!(visibility::list))
+        .routes(routes!(visibility::count))
+        // A workflow may have these names as well.
+        .route("/workflows/list", get(workflows::workflow))
+        .route("/workflows/count", get(workflows::workflow))
         .routes(routes!(workflows::history))
         .routes(routes!(workflows::runs))
         .routes(routes!(workflows::append))

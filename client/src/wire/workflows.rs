@@ -1,7 +1,8 @@
 //! Bodies of the workflow routes.
 
 use holdfast_machine::{
-    Commit, Fence, HistoryEvent, NewEvent, NewRow, Run, ShardId, TimerChange, Transition, Workflow, WorkflowId,
+    Attributes, Commit, Fence, HistoryEvent, NewEvent, NewRow, Run, ShardId, TimerChange, Transition, Workflow,
+    WorkflowId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,12 @@ pub struct WorkflowView {
     pub fence: Option<Fence>,
     /// Its projection; null if it has no history.
     pub workflow: Option<Workflow>,
+    /// Its search attributes.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = std::collections::BTreeMap<String, holdfast_machine::AttributeValue>)
+    )]
+    pub search_attributes: Attributes,
 }
 
 /// Answer of `GET /v1/workflows/{id}/history`.

@@ -14,6 +14,7 @@ use crate::validate::at_most;
 
 /// Which workflows: those for which everything holds that is said here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkflowFilter {
     /// The namespace.
@@ -32,6 +33,7 @@ pub struct WorkflowFilter {
 
 /// A stretch of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeRange {
     /// This time or later.
@@ -43,6 +45,7 @@ pub struct TimeRange {
 /// A condition on a search attribute: one of `equals` and `range`. A workflow without the attribute, or with one
 /// of another type, does not fulfil it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AttributeFilter {
     /// The attribute.
@@ -57,6 +60,7 @@ pub struct AttributeFilter {
 
 /// From a value on, up to before another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum AttributeRange {
     /// Of whole numbers.
@@ -81,6 +85,7 @@ pub enum AttributeRange {
 
 /// The time that a listing goes by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkflowSort {
     /// Start of the last run.
@@ -92,6 +97,7 @@ pub enum WorkflowSort {
 
 /// Which end comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SortOrder {
     /// Latest first; at the same time, the highest id first.

@@ -17,6 +17,7 @@ const RANGE_GATHERED_MAX: usize = 2_000;
 
 /// A workflow as it is listed: as its last run makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ListedWorkflow {
     /// The workflow.
     pub workflow: WorkflowId,
@@ -35,6 +36,7 @@ pub struct ListedWorkflow {
     /// The number of the last event.
     pub head: u64,
     /// Its search attributes.
+    #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, crate::AttributeValue>))]
     pub search_attributes: Attributes,
 }
 
