@@ -120,15 +120,15 @@ impl Waiting {
         let now = hall.clock.now(machine.now(), wall_clock());
         let Some(line) = hall.lines.get_mut(pool) else { return };
         let before = line.next_due;
-        line.next_due = line.deal(machine, now);
+        line.next_due = line.deal(machine, &pool.0, now);
         if line.next_due.is_some() && line.next_due != before {
             self.changed.notify_one();
         }
     }
 
-    /// As [`Waiting::look`], for every pool.
-    fn look_everywhere(&self, machine: &Machine) {
-        let pools: Vec<Pool> = self.hall.lock().lines.keys().cloned().collect();
+    /// As [`Waiting::look`], for some of the pools.
+    fn look_at(&self, machine: &Machine, which: impl Fn(&Pool) -> bool) {
+        let pools: Vec<Pool> = self.hall.lock().lines.keys().filter(|pool| which(pool)).cloned().collect();
         for pool in pools {
             self.look(machine, &pool);
         }
@@ -209,9 +209,11 @@ impl Drop for Seat {
 }
 
 impl Line {
-    /// Deals the rows that are due at `now`, first come, first served. Returns when the next row will be
-    /// due that somebody who got less than the limit could take.
-    fn deal(&mut self, machine: &Machine, now: Millis) -> Option<Millis> {
+    /// Deals the rows that are due at `now`, first come, first served, and no more of them than the namespace's
+    /// ceiling leaves room for. Returns when the next row will be due that somebody who got less than the limit
+    /// could take; none without room, for then it is the room that has to be waited for.
+    fn deal(&mut self, machine: &Machine, namespace: &Namespace, now: Millis) -> Option<Millis> {
+        let room = machine.room_for_claims(namespace).unwrap_or(u64::MAX);
         let wants: Vec<Arc<Want>> = self.seats.values().map(|place| Arc::clone(&place.want)).collect();
         let mut decks: Vec<(&Want, Deck<'_>)> = Vec::new();
         let mut dealt: BTreeSet<&DispatchKey> = BTreeSet::new();
@@ -226,7 +228,7 @@ impl Line {
             });
             let deck = &mut decks[number].1;
             let mut share = 0;
-            while share < want.limit {
+            while share < want.limit && (dealt.len() as u64) < room {
                 let Some((_, key)) = deck.next_if(|(at, _)| *at <= now) else { break };
                 share += u32::from(dealt.insert(key));
             }
@@ -238,6 +240,9 @@ impl Line {
             if share > 0 && !place.called {
                 place.called = true;
                 place.call.notify_one();
+            }
+            if dealt.len() as u64 >= room {
+                return None;
             }
         }
         next_due
@@ -293,7 +298,10 @@ pub(crate) async fn watch_for_work(store: Weak<Shared>, mut effects: Receiver<(u
         }
         pause = shared.raft.view(|machine, _| {
             if due.everywhere {
-                waiting.look_everywhere(machine);
+                waiting.look_at(machine, |_| true);
+            }
+            for namespace in &due.namespaces {
+                waiting.look_at(machine, |pool| pool.0 == *namespace);
             }
             for pool in waiting.take_stirred(machine).union(&due.pools) {
                 waiting.look(machine, pool);
@@ -307,6 +315,8 @@ pub(crate) async fn watch_for_work(store: Weak<Shared>, mut effects: Receiver<(u
 #[derive(Debug, Default)]
 struct Due {
     pools: BTreeSet<Pool>,
+    /// Namespaces that have room for claims again.
+    namespaces: BTreeSet<Namespace>,
     everywhere: bool,
 }
 
@@ -318,7 +328,9 @@ impl Due {
             }
             // The node's own claims may take the rows of a shard from now on.
             Effect::ShardAcquired { .. } => self.everywhere = true,
-            Effect::RoomForClaims { .. } => self.everywhere = true,
+            Effect::RoomForClaims { namespace } => {
+                self.namespaces.insert(namespace);
+            }
             Effect::ShardLost { .. }
             | Effect::HistoryGrew { .. }
             | Effect::TopologyChanged

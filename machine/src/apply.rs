@@ -116,14 +116,13 @@ impl<'a> Apply<'a> {
             Command::Reconcile { older_than_ms, limit, excluded } => {
                 self.reconcile(older_than_ms, limit, excluded).map(Ok)
             }
+            Command::PutNamespace { namespace, settings } => Ok(self.put_namespace(namespace, settings)),
             Command::Tick => Ok(Ok(Reply::Ticked { at: self.now() })),
             Command::Timer { workflow, change } => self.timer(workflow, change),
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark_failure_delivered(key),
             Command::Redrive { key, forced } => self.redrive(key, forced),
-            Command::PutNamespace { .. } | Command::Purge | Command::Delete { .. } => {
-                Ok(Err(Reject::invalid("this version does not do that yet")))
-            }
+            Command::Purge | Command::Delete { .. } => Ok(Err(Reject::invalid("this version does not do that yet"))),
         }
     }
 

@@ -29,7 +29,9 @@ impl Apply<'_> {
         let hold: BTreeSet<&WorkflowId> = claim.hold.iter().collect();
         let due = self.state.index.due(&claim.scope, owner, self.now());
         let due = due.filter(|key| !hold.contains(&key.workflow));
-        let keys: Vec<DispatchKey> = due.take(claim.limit as usize).cloned().collect();
+        let room = self.state.room_for_claims(&claim.scope.namespace).unwrap_or(u64::MAX);
+        let most = room.min(u64::from(claim.limit)) as usize;
+        let keys: Vec<DispatchKey> = due.take(most).cloned().collect();
 
         let mut claims = Vec::with_capacity(keys.len());
         for key in keys {

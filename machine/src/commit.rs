@@ -44,6 +44,11 @@ impl Apply<'_> {
             Ok(shape) => shape,
             Err(reject) => return Ok(Err(reject)),
         };
+        if was.is_none()
+            && let Err(reject) = self.check_namespace(&projection.workflow.namespace)
+        {
+            return Ok(Err(reject));
+        }
         // A workflow without a history has no outcomes, but may have rows that were staged by themselves.
         let has_past = was.is_some() || (!commit.rows.is_empty() && self.has_rows(&id)?);
         if has_past && let Some(reject) = self.conflict(&id, &projection.outcomes, &commit.rows, &places)? {
@@ -66,6 +71,9 @@ impl Apply<'_> {
             workflow.attribute_count = attributes.len() as u32;
         }
         let (head, namespace, grew) = (workflow.head, workflow.namespace.clone(), !events.is_empty());
+        if was.is_none() {
+            self.mint_namespace(&namespace);
+        }
         for (event, seq) in events.into_iter().zip(expected_seq + 1..) {
             self.append(&id, seq, event, (seq == head).then_some(besides));
         }

@@ -19,6 +19,7 @@
 //! | `G` | namespace, NUL, workflow id, NUL, ordinal, u64 | nothing: the row is a dead letter |
 //! | `H` | workflow id, NUL, ordinal, u64 | the namespace of a dead letter |
 //! | `K` | idempotency key | remembered reply |
+//! | `Q` | namespace | its settings |
 //! | `U` | lane | number of workflows in the lane |
 //! | `V` | lane, start, u64, workflow id | close; none if open |
 //! | `Z` | lane, close, u64, workflow id | start; closed workflows only |
@@ -56,6 +57,7 @@ pub(crate) const LIVE_ROWS: u8 = b'L';
 pub(crate) const TIMERS: u8 = b'F';
 pub(crate) const REPLIES: u8 = b'K';
 pub(crate) const LANES: u8 = b'U';
+pub(crate) const NAMESPACES: u8 = b'Q';
 
 fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
     let mut key = Vec::with_capacity(2 + id.len() + rest.iter().map(|part| part.len()).sum::<usize>());
@@ -217,6 +219,10 @@ pub(crate) fn parse_lane(key: &[u8]) -> ArchiveResult<Lane> {
         Some(Lane { namespace: namespace.parse().ok()?, workflow_type, status })
     };
     parse().ok_or_else(|| ArchiveError(format!("key {key:?} names no lane")))
+}
+
+pub(crate) fn namespace(name: &Namespace) -> Key {
+    key(NAMESPACES, name.as_str(), &[])
 }
 
 /// The range that holds a whole table.

@@ -26,6 +26,12 @@ pub const ATTRIBUTES_BYTES_MAX: usize = 16 * 1_024;
 pub const FILTER_TYPES_MAX: usize = 100;
 /// Most conditions on search attributes in one filter.
 pub const FILTER_ATTRIBUTES_MAX: usize = 10;
+/// Most namespaces that a cluster has.
+pub const NAMESPACES_MAX: usize = 10_000;
+/// Longest description of a namespace, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
+/// Most workflow types with a retention of their own in a namespace.
+pub const RETENTION_TYPES_MAX: usize = 100;
 /// Most shards that a cluster may be created with.
 pub const SHARDS_MAX: u32 = 4_096;
 

@@ -31,6 +31,10 @@ impl Machine {
             machine.directory.restore(entry);
             Ok(())
         })?;
+        each(archive, keys::NAMESPACES, |key, state| {
+            machine.namespaces.insert(keys::parse_id(key)?, state);
+            Ok(())
+        })?;
         each(archive, keys::OPEN_WORKFLOWS, |key, workflow| {
             let id: WorkflowId = keys::parse_id(key)?;
             machine.open.insert(machine.shard_of(&id), id, workflow);

@@ -26,7 +26,13 @@ impl Apply<'_> {
                 return Ok(Err(Reject::WorkflowEnded { workflow, status }));
             }
             Some(known) => (known.namespace, known.run.number),
-            None => (namespace, FIRST_RUN),
+            None => {
+                if let Err(reject) = self.check_namespace(&namespace) {
+                    return Ok(Err(reject));
+                }
+                self.mint_namespace(&namespace);
+                (namespace, FIRST_RUN)
+            }
         };
         let mut staged = Vec::with_capacity(rows.len());
         for new in rows {

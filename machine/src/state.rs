@@ -14,9 +14,10 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::archive::{Archive, ArchiveResult, Pair, Writes};
 use crate::event::{ClusterEvent, Effect};
 use crate::history::{Workflow, WorkflowStatus};
-use crate::id::{DispatchKey, IdempotencyKey, Millis, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, WorkflowId};
 use crate::keys::{self, Key};
 use crate::member::MemberState;
+use crate::namespace::NamespaceState;
 use crate::open_workflows::OpenWorkflows;
 use crate::outbox::{Row, RowStatus};
 use crate::row_index::{LiveRows, RowIndex, Standing};
@@ -43,6 +44,7 @@ pub struct Machine {
     pub(crate) meta: Meta,
     pub(crate) members: BTreeMap<NodeName, MemberState>,
     pub(crate) directory: Directory,
+    pub(crate) namespaces: BTreeMap<Namespace, NamespaceState>,
     pub(crate) open: OpenWorkflows,
     pub(crate) rows: LiveRows,
     pub(crate) index: RowIndex,
@@ -283,7 +285,11 @@ impl Apply<'_> {
         let standing = self.state.standing(key);
         let before = self.state.rows.remove(shard, key);
         if let Some(before) = &before {
+            let had_room = before.claim.is_none() || self.has_room(&before.namespace);
             self.state.index.remove(key, before, standing.owner.clone());
+            if row.claim.is_none() {
+                self.tell_of_room(&before.namespace, had_room);
+            }
         }
         if !row.status.is_live() {
             if before.is_some() {

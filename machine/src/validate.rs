@@ -3,7 +3,8 @@
 
 use crate::attributes::check_update;
 use crate::command::{Claim, Command, Commit, NewHolder, RowAction, Transition};
-use crate::limits::Limits;
+use crate::limits::{DESCRIPTION_BYTES_MAX, Limits, RETENTION_TYPES_MAX};
+use crate::namespace::NamespaceSettings;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
 use crate::reject::Reject;
@@ -42,9 +43,9 @@ impl Limits {
             | Command::Timer { .. }
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
-            | Command::PutNamespace { .. }
             | Command::Purge
             | Command::Delete { .. } => Ok(()),
+            Command::PutNamespace { settings, .. } => check_settings(settings),
             Command::Stage { rows, .. } => self.check_rows(rows),
         }
     }
@@ -137,6 +138,13 @@ impl Limits {
         let length = payload.content_type.len() as u64;
         at_most(&format!("the length of {what}'s content type"), length, CONTENT_TYPE_BYTES_MAX as u64)
     }
+}
+
+fn check_settings(settings: &NamespaceSettings) -> Result<(), Reject> {
+    let description = settings.description.len() as u64;
+    at_most("the length of description", description, DESCRIPTION_BYTES_MAX as u64)?;
+    let types = settings.retention_ms_by_type.len() as u64;
+    at_most("the number of workflow types in retention_ms_by_type", types, RETENTION_TYPES_MAX as u64)
 }
 
 /// Refuses what is over a limit.

@@ -5,8 +5,8 @@
 
 use holdfast_machine::{
     Claim, ClaimToken, Command, Commit, DispatchKey, Entry, Epoch, EventKind, Evidence, Fence, Limits, Liveness,
-    Machine, Member, MemoryArchive, Millis, NewEvent, NewHolder, NewRow, Payload, Request, RetryPolicy, Scope, ShardId,
-    WorkflowId, WorkflowType,
+    Machine, Member, MemoryArchive, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, Payload,
+    Request, RetryPolicy, Scope, ShardId, WorkflowId, WorkflowType,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -150,6 +150,12 @@ fn extreme() -> impl Strategy<Value = Command> {
         (number(), number(), policy()).prop_map(|(ordinal, at, retry)| {
             Command::Rearm { workflow: workflow(), rows: vec![row(ordinal, Millis(at), retry)] }
         }),
+        (prop::option::of(small()), prop::option::of(number()), any::<bool>()).prop_map(
+            |(claimed_max, retention_ms, deprecated)| {
+                let settings = NamespaceSettings { claimed_max, retention_ms, deprecated, ..Default::default() };
+                Command::PutNamespace { namespace: Namespace::default(), settings }
+            }
+        ),
         (number(), small()).prop_map(|(older_than_ms, limit)| {
             Command::Reconcile { older_than_ms, limit, excluded: vec![key(u64::MAX)] }
         }),

@@ -2,13 +2,18 @@
 #![allow(clippy::unwrap_used)]
 
 use holdfast_machine::{
-    Command, Commit, Entry, EventKind, MemoryArchive, NewEvent, NewRow, Payload, RetryPolicy, WorkflowType,
+    Command, Commit, Entry, EventKind, MemoryArchive, NamespaceSettings, NewEvent, NewRow, Payload, RetryPolicy,
+    WorkflowType,
 };
 
 use super::*;
 
 /// A machine whose log time is `1_000`, with one row for each time at which it becomes due.
 fn machine(due_at: &[u64]) -> Machine {
+    with_ceiling(None, due_at)
+}
+
+fn with_ceiling(claimed_max: Option<u32>, due_at: &[u64]) -> Machine {
     let mut machine = Machine::default();
     let mut events = vec![NewEvent::started(WorkflowType::new("t").unwrap())];
     let mut rows = Vec::new();
@@ -26,7 +31,9 @@ fn machine(due_at: &[u64]) -> Machine {
         });
     }
     let commit = Commit { events, rows, ..Commit::new("w".parse().unwrap(), 0) };
-    let commands = [Command::Create { shard_count: 1 }, Command::Commit(commit)];
+    let settings = NamespaceSettings { claimed_max, ..Default::default() };
+    let put = Command::PutNamespace { namespace: Namespace::default(), settings };
+    let commands = [Command::Create { shard_count: 1 }, put, Command::Commit(commit)];
     let entry = Entry { at: Millis(1_000), requests: commands.into_iter().map(Into::into).collect() };
     let applied = machine.apply(1, entry, &MemoryArchive::default()).unwrap();
     assert!(applied.replies.iter().all(Result::is_ok), "{:?}", applied.replies);
@@ -47,7 +54,7 @@ fn only(activity: &str, limit: u32) -> Want {
 fn deal(waiting: &Waiting, machine: &Machine, now: u64) -> (Vec<bool>, Option<Millis>) {
     let mut hall = waiting.hall.lock();
     let line = hall.lines.values_mut().next().unwrap();
-    let next = line.deal(machine, Millis(now));
+    let next = line.deal(machine, &Namespace::default(), Millis(now));
     (line.seats.values().map(|place| place.called).collect(), next)
 }
 
@@ -63,6 +70,22 @@ fn rows_go_to_the_first_that_can_take_them() {
     // Nobody else is called for shares that are still being fetched.
     assert_eq!(deal(&waiting, &machine, 1_000).0, called);
     assert!(seats[0].is_called() && !seats[4].is_called());
+}
+
+#[test]
+fn nobody_is_called_for_rows_beyond_the_ceiling() {
+    let machine = with_ceiling(Some(2), &[0, 0, 0, 5_000]);
+    let waiting = Arc::new(Waiting::default());
+    let _seats = [want(1), only("odd", 5), want(5)].map(|want| waiting.sit(want));
+    assert_eq!(deal(&waiting, &machine, 1_000), (vec![true, true, false], None), "row 2 is due, but there is no room");
+    let machine = with_ceiling(Some(0), &[0, 5_000]);
+    let waiting = Arc::new(Waiting::default());
+    let _seat = waiting.sit(want(1));
+    assert_eq!(deal(&waiting, &machine, 1_000), (vec![false], None), "a time to wake at would be one to spin at");
+    let machine = with_ceiling(Some(5), &[0, 5_000]);
+    let waiting = Arc::new(Waiting::default());
+    let _seat = waiting.sit(want(2));
+    assert_eq!(deal(&waiting, &machine, 1_000), (vec![true], Some(Millis(5_000))), "there is room for both");
 }
 
 #[test]

@@ -18,9 +18,10 @@
 //! | `mark`, `redrive`, `force` | row; `force` is a forced redrive |
 //! | `reconcile` | `older=` `limit=` `except=row,row` |
 //! | `arm`, `retire` | workflow, `name@time/armed seq` |
+//! | `namespace` | name, `ceiling=` `keep=ms` `keep:type=ms` `deprecated`; `keep=ever` for ever |
 //! | `tick` | |
 //!
-//! Events: `started[/run id]`, `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
+//! Events: `started[/run id][@namespace]`, `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
 //! `resumed`, `signal[/text]`, `scheduled:n`, `begun:n`, `done:n`, `lost:n`, `dropped:n`, and `act:n[,queue=][,node=]
 //! [,type=][,at=][,max=][,input=]`, which is the two events of an activity together with its row. `#2` is the
 //! second token that was given out for the row.
@@ -30,8 +31,8 @@
 
 use holdfast_machine::{
     ActivityType, Arming, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence, IdempotencyKey,
-    Millis, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RowAction, RunId, Scope, ShardId,
-    TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
+    Millis, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RowAction, RunId,
+    Scope, ShardId, TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
 };
 
 /// Looks up the n-th token of a row, from 1.
@@ -109,6 +110,7 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
         },
         "arm" => Command::Timer { workflow: id(words[0]), change: TimerChange::Schedule(arming(words[1])) },
         "retire" => Command::Timer { workflow: id(words[0]), change: TimerChange::Retire(arming(words[1])) },
+        "namespace" => Command::PutNamespace { namespace: id(words[0]), settings: settings(&words[1..]) },
         "tick" => Command::Tick,
         _ => transition(name, words, tokens),
     }
@@ -152,6 +154,23 @@ fn claim(words: &[&str]) -> Claim {
     };
     let limit = value(words, "limit").map_or(100, id);
     Claim { scope, limit, holder, hold: list("hold").into_iter().map(id::<WorkflowId>).collect() }
+}
+
+fn settings(words: &[&str]) -> NamespaceSettings {
+    let keep = |text: &str| if text == "ever" { None } else { Some(number(text)) };
+    let mut settings = NamespaceSettings::default();
+    for word in words {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("deprecated", _) => settings.deprecated = true,
+            ("ceiling", most) => settings.claimed_max = Some(id(most)),
+            ("keep", ms) => settings.retention_ms = keep(ms),
+            (name, ms) => {
+                let of_type = name.strip_prefix("keep:").unwrap_or_else(|| panic!("no such setting: {word}"));
+                settings.retention_ms_by_type.insert(id(of_type), keep(ms));
+            }
+        }
+    }
+    settings
 }
 
 fn commit(words: &[&str], tokens: Tokens<'_>) -> Commit {
@@ -232,11 +251,12 @@ fn event(word: &str) -> NewEvent {
         };
         return NewEvent::activity(kind, number(ordinal));
     }
+    let (word, namespace) = word.split_once('@').map_or((word, None), |(word, namespace)| (word, Some(namespace)));
     let (name, detail) = word.split_once('/').map_or((word, None), |(name, detail)| (name, Some(detail)));
     let kind = match name {
         "started" => {
             let start = WorkflowStart {
-                namespace: Default::default(),
+                namespace: namespace.map(id).unwrap_or_default(),
                 workflow_type: WorkflowType::new("order").unwrap(),
                 run_id: detail.map(id::<RunId>),
             };

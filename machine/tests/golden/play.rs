@@ -74,6 +74,11 @@ impl Player {
                 let next = self.machine.next_timer_due(owner.as_ref(), as_of);
                 out.push(format!("next due {}", next.map_or("never".to_owned(), |at| at.to_string())));
             }
+            "namespaces" => {
+                let counts = |name| self.machine.counts_of(name);
+                let all = self.machine.namespaces_after(None);
+                out.extend(all.map(|(name, state)| show::namespace(name, state, counts(name))));
+            }
             "input" => {
                 let key: DispatchKey = arguments.parse().unwrap();
                 let input = self.machine.input(&self.archive, &key).unwrap().unwrap_or_default();

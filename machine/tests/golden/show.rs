@@ -1,8 +1,9 @@
 //! Replies, events and state as lines that people can read.
 
 use holdfast_machine::{
-    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Payload, PendingRoute, Reject,
-    Reply, Retirement, Route, Row, RowCounts, Run, ShardEntry, Staged, Workflow, WorkflowId,
+    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Namespace, NamespaceState,
+    Payload, PendingRoute, Reject, Reply, Retirement, Route, Row, RowCounts, Run, ShardEntry, Staged, Workflow,
+    WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -105,13 +106,14 @@ pub fn cluster_event(event: &ClusterEvent) -> String {
     format!("{event:?}")
 }
 
-/// Only what owners are told: that rows are due and histories grow is seen from the state.
+/// Only what owners and claimants are told; that rows are due and histories grow is seen from the state.
 pub fn effect(effect: &Effect) -> Option<String> {
     match effect {
         Effect::ShardAcquired { node, shard, epoch, settled, rearmed } => {
             let rows = format!("settled {}; re-armed {}", list(settled), list(rearmed));
             Some(format!("{node} acquired shard {shard} under epoch {epoch}; {rows}"))
         }
+        Effect::RoomForClaims { namespace } => Some(format!("room for claims in {namespace}")),
         Effect::ShardLost { node, shard, epoch, new_owner } => {
             Some(format!("{node} lost shard {shard} to {new_owner} under epoch {epoch}"))
         }
@@ -122,6 +124,21 @@ pub fn effect(effect: &Effect) -> Option<String> {
 
 pub fn timer(workflow: &WorkflowId, arming: &Arming) -> String {
     format!("timer {workflow}/{}: at {}, armed by event {}", arming.timer, arming.fire_at, arming.armed_seq)
+}
+
+pub fn namespace(name: &Namespace, state: &NamespaceState, counts: RowCounts) -> String {
+    let NamespaceState { created_at, settings } = state;
+    let kept = |ms: Option<u64>| ms.map_or("for ever".to_owned(), |ms| format!("for {ms}"));
+    let ceiling = settings.claimed_max.map_or(String::new(), |most| format!(" of {most}"));
+    let mut line = format!(
+        "namespace {name} since {created_at}: {} pending, {} claimed{ceiling}, ",
+        counts.pending, counts.claimed
+    );
+    line += &format!("kept {}", kept(settings.retention_ms));
+    for (of_type, ms) in &settings.retention_ms_by_type {
+        line += &format!(", {of_type} {}", kept(*ms));
+    }
+    line + if settings.deprecated { ", deprecated" } else { "" }
 }
 
 pub fn shard(entry: &ShardEntry) -> String {

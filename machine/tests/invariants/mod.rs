@@ -2,6 +2,7 @@
 //! look at what anybody can see (queries, replies), so that any layer that can fill a [`Snapshot`] can use
 //! them. Numbers are those of the reliability notes.
 
+mod ceilings_hold;
 mod claims_are_exclusive;
 mod dead_letters_are_indexed;
 mod due_rows_are_indexed;
@@ -24,6 +25,7 @@ pub use snapshot::{Snapshot, Step, Told};
 /// Checks all invariants of one step; panics with the one that does not hold.
 pub fn check(step: &Step<'_>) {
     one_effect_per_key::check(step);
+    ceilings_hold::check(step);
     epochs_only_grow::check(step);
     shards_are_adopted_from_the_dead::check(step);
     histories_are_dense::check(step);

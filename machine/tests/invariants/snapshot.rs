@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NodeName,
-    PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId, Workflow,
-    WorkflowId, WorkflowStatus,
+    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NamespaceState,
+    NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId,
+    Workflow, WorkflowId, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -40,6 +40,7 @@ pub struct Snapshot {
     pub rows: BTreeMap<DispatchKey, Row>,
     pub live: BTreeSet<DispatchKey>,
     pub counts: RowCounts,
+    pub namespaces: BTreeMap<Namespace, NamespaceState>,
     /// Live rows by namespace.
     pub namespace_counts: BTreeMap<Namespace, RowCounts>,
     pub next_lease_end: Option<Millis>,
@@ -81,6 +82,7 @@ impl Snapshot {
             workflows: workflows.iter().filter_map(|id| Some((id.clone(), told(machine, archive, id)?))).collect(),
             live: machine.live_rows().map(|(key, _)| key.clone()).collect(),
             counts: machine.row_counts(),
+            namespaces: machine.namespaces_after(None).map(|(name, state)| (name.clone(), state.clone())).collect(),
             namespace_counts: machine.namespace_counts().map(|(name, counts)| (name.clone(), counts)).collect(),
             next_lease_end: machine.next_lease_end(),
             claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),

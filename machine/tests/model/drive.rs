@@ -2,8 +2,8 @@
 
 use holdfast_machine::{
     BootId, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Evidence, Fence, Liveness, Member,
-    Millis, Namespace, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, Scope, ShardId, TaskQueue,
-    WorkflowId, WorkflowType,
+    Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, Scope,
+    ShardId, TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
 };
 
 use crate::ops::{Event, Fencing, Op, Seq, Token, What};
@@ -22,7 +22,8 @@ const KINDS: [EventKind; 9] = [
     EventKind::WorkflowResumed,
 ];
 
-/// Four workflows in the two shards; the last one has no history in the beginning.
+/// Four workflows in the two shards: `order-2` is of another namespace than the others, and the last one has no
+/// history in the beginning.
 pub fn workflows() -> Vec<WorkflowId> {
     ["order-1", "held", "order-2", "loose"].map(|id| id.parse().unwrap()).to_vec()
 }
@@ -143,9 +144,9 @@ impl Past {
                 Command::Retry { key, token, delay_ms: *delay }
             }
             What::Settle(of) => Command::Settle { workflow: workflow(*of) },
-            What::Stage(of, namespace, rows) => {
+            What::Stage(of, of_namespace, rows) => {
                 let rows = rows.iter().map(|number| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2)).collect();
-                Command::Stage { workflow: workflow(*of), namespace: pool(2 * *namespace).0, rows }
+                Command::Stage { workflow: workflow(*of), namespace: namespace(*of_namespace), rows }
             }
             What::Mark(row) => Command::MarkFailureDelivered { key: key(*row) },
             What::Redrive(row, forced) => Command::Redrive { key: key(*row), forced: *forced },
@@ -156,6 +157,11 @@ impl Past {
             What::Reconcile { older, limit, except } => {
                 let excluded = except.iter().map(|row| key(*row)).collect();
                 Command::Reconcile { older_than_ms: *older, limit: *limit, excluded }
+            }
+            What::PutNamespace { namespace: number, ceiling, deprecated } => {
+                let (claimed_max, deprecated) = (*ceiling, *deprecated);
+                let settings = NamespaceSettings { claimed_max, deprecated, ..Default::default() };
+                Command::PutNamespace { namespace: namespace(*number), settings }
             }
             What::Tick | What::Again(_) => Command::Tick,
         }
@@ -209,11 +215,13 @@ fn claim(what: &What, oracle: &Oracle) -> Claim {
     Claim { scope, limit: *limit, holder, hold: hold.iter().map(|of| workflow(*of)).collect() }
 }
 
+fn namespace(number: u8) -> Namespace {
+    ["default", "other"].get(usize::from(number)).unwrap_or(&"unused").parse().unwrap()
+}
+
 /// A namespace and a task queue in it.
 fn pool(number: u8) -> (Namespace, TaskQueue) {
-    let (namespace, task_queue) =
-        [("default", "default"), ("default", "mail"), ("other", "default")][usize::from(number)];
-    (namespace.parse().unwrap(), task_queue.parse().unwrap())
+    (namespace(number / 2), ["default", "mail"][usize::from(number % 2)].parse().unwrap())
 }
 
 fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, budget: u32) -> NewRow {
@@ -239,7 +247,9 @@ fn commit(id: &WorkflowId, seq: Seq, words: &[Event], settle: &[u8], oracle: &Or
     // Most new workflows begin as they should, and most runs are opened before they go on.
     let ended = oracle.status(id).0.is_terminal();
     if head == 0 || (ended && words.len() > 1) {
-        events.push(NewEvent::started(WorkflowType::new("order").unwrap()));
+        let namespace = namespace(u8::from(id.as_str() == "order-2"));
+        let start = WorkflowStart { namespace, workflow_type: "order".parse().unwrap(), run_id: None };
+        events.push(NewEvent { start: Some(start), ..NewEvent::of(EventKind::WorkflowStarted) });
     }
     for word in words {
         match *word {

@@ -10,6 +10,7 @@ mod invariants;
 mod ops;
 mod oracle;
 mod oracle_histories;
+mod oracle_namespaces;
 mod oracle_nodes;
 mod oracle_rows;
 
@@ -158,6 +159,8 @@ impl Run {
         }
         expected.sort_by(|(a, _), (b, _)| a.cmp(b));
         assert_eq!(after.rows.clone().into_iter().collect::<Vec<_>>(), expected, "the rows");
+        let namespaces: BTreeMap<_, _> = self.oracle.namespaces.iter().cloned().collect();
+        assert_eq!(after.namespaces, namespaces, "the namespaces");
         let mut shards = self.oracle.shards.clone();
         shards.sort_by_key(|entry| entry.shard);
         assert_eq!(after.shards.values().cloned().collect::<Vec<_>>(), shards, "the directory");
@@ -253,7 +256,7 @@ fn random_runs_meet_every_answer() {
 }
 
 /// Every reply and every refusal, and the cases of some.
-const EXPECTED: [&str; 42] = [
+const EXPECTED: &[&str] = &[
     "Created",
     "Booted",
     "Assigned",
@@ -279,6 +282,7 @@ const EXPECTED: [&str; 42] = [
     "Staged",
     "FailureDelivered",
     "Redriven",
+    "NamespacePut",
     "sequence_conflict",
     "not_owner",
     "already_terminal",

@@ -131,6 +131,11 @@ pub enum What {
         limit: u32,
         except: Option<(u8, u8)>,
     },
+    PutNamespace {
+        namespace: u8,
+        ceiling: Option<u32>,
+        deprecated: bool,
+    },
     Tick,
     /// The request that was sent so many requests ago, once more.
     Again(u8),
@@ -185,7 +190,7 @@ fn work() -> impl Strategy<Value = What> {
     let row = || (0u8..4, 0u8..4);
     let lease = || prop_oneof![12 => 30u64..400, 1 => 0u64..3, 1 => Just(u64::MAX)];
     let claim = (
-        (prop::option::weighted(0.4, 0u8..3), 0u8..4, select(vec![0u8, 0, 0, 0, 0, 0, 1, 2])),
+        (prop::option::weighted(0.4, 0u8..3), 0u8..4, select(vec![0u8, 0, 0, 0, 1, 2, 2])),
         (select(vec![0u8, 0, 0, 0, 1, 2]), prop_oneof![12 => 1u32..4, 1 => Just(0), 1 => Just(u32::MAX)]),
         (lease(), prop::option::weighted(0.1, 0u8..3)),
     );
@@ -206,6 +211,8 @@ fn work() -> impl Strategy<Value = What> {
         3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
+        1 => (0u8..3, prop::option::weighted(0.6, 0u32..4), prop::bool::weighted(0.2))
+            .prop_map(|(namespace, ceiling, deprecated)| What::PutNamespace { namespace, ceiling, deprecated }),
         1 => Just(What::Tick),
     ]
 }

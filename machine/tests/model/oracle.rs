@@ -4,7 +4,7 @@
 
 use holdfast_machine::{
     BootId, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness, Member, Millis,
-    Namespace, NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
+    Namespace, NamespaceState, NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
 };
 
 pub type Answer = Result<Reply, Reject>;
@@ -35,6 +35,7 @@ pub struct Oracle {
     /// Workflows whose history an outcome began, with the namespace of its row.
     pub begun: Vec<(WorkflowId, Namespace)>,
     pub remembered: Vec<Remembered>,
+    pub namespaces: Vec<(Namespace, NamespaceState)>,
 }
 
 impl Oracle {
@@ -116,11 +117,12 @@ impl Oracle {
             Command::Settle { workflow } => Ok(Reply::Settled { keys: self.cancel_all(workflow) }),
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => self.reconcile(*older_than_ms, *limit, excluded),
+            Command::PutNamespace { namespace, settings } => Ok(self.put_namespace(namespace, settings)),
             Command::Tick => Ok(Reply::Ticked { at: self.now }),
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark(key),
             Command::Redrive { key, forced } => self.redrive(key, *forced),
-            Command::Timer { .. } | Command::PutNamespace { .. } | Command::Purge | Command::Delete { .. } => {
+            Command::Timer { .. } | Command::Purge | Command::Delete { .. } => {
                 unreachable!("the model's steps do not ask for it")
             }
         }

@@ -92,6 +92,11 @@ impl Oracle {
         }
         self.check(commit)?;
         self.landed.push(commit.clone());
+        if head == 0 {
+            let start = commit.events[0].start.clone();
+            let namespace = start.map(|start| start.namespace).unwrap_or_default();
+            self.mint_namespace(&namespace);
+        }
 
         let first_new = head as usize;
         for event in &commit.events {
@@ -158,6 +163,10 @@ impl Oracle {
             }
         }
         let runs = self.announced_runs(commit, &announced)?;
+        if is_new {
+            let start = commit.events[0].start.clone();
+            self.takes_new_workflows(&start.map(|start| start.namespace).unwrap_or_default())?;
+        }
         for (run, ordinal) in outcomes {
             if self.outcome(id, run, ordinal).is_some() {
                 let key = DispatchKey { workflow: id.clone(), ordinal };

@@ -32,7 +32,7 @@ impl Oracle {
             }
         }
         due.sort();
-        due.truncate(claim.limit as usize);
+        due.truncate((claim.limit as usize).min(self.room(&claim.scope.namespace)));
         let mut claims = Vec::new();
         for (_, key) in due {
             self.tokens += 1;
@@ -181,6 +181,10 @@ impl Oracle {
             return Err(Reject::WorkflowEnded { workflow: workflow.clone(), status });
         }
         let is_new = self.head(workflow) == 0;
+        if is_new {
+            self.takes_new_workflows(namespace)?;
+            self.mint_namespace(namespace);
+        }
         let namespace = if is_new { namespace.clone() } else { self.namespace(workflow) };
         let mut staged = Vec::new();
         for new in rows {
