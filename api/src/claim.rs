@@ -14,13 +14,12 @@ use holdfast_client::wire::{ClaimCall, ClaimHolder, Delivery};
 use holdfast_machine::{
     Archive, ArchiveResult, Claim, Claimed, Command, DispatchKey, Machine, NewHolder, Reply, RunId,
 };
-use holdfast_raft::ReadMode;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::StoreError;
 use crate::store::{Store, StoreResult};
 use crate::waiting::{Seat, Want};
-use crate::{Answer, Write};
+use crate::{Answer, ReadMode, Write};
 
 /// Rows whose inputs are read under one look at the state, so that apply does not wait for long.
 const ROWS_PER_LOOK: usize = 64;

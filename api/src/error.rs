@@ -15,6 +15,14 @@ pub enum StoreError {
         /// How long it was tried, in milliseconds.
         waited_ms: u64,
     },
+    /// This node did not get as far as `min_index` in time: it is behind, or nothing has that number yet.
+    #[error("log index {min_index} was not reached in time; this node is at {applied}")]
+    IndexNotReached {
+        /// What was asked for.
+        min_index: u64,
+        /// How far this node is.
+        applied: u64,
+    },
     /// The call may or may not have taken place. The same call under the same idempotency key tells.
     #[error("the outcome is unknown; ask again under the same idempotency key")]
     Unknown,
@@ -44,6 +52,7 @@ impl StoreError {
         match self {
             Self::Reject(reject) => reject.code(),
             Self::NoQuorum { .. } => "no_quorum",
+            Self::IndexNotReached { .. } => "index_not_reached",
             Self::Unknown => "unknown",
             Self::Overloaded => "overloaded",
             Self::StorageFull => "storage_full",
@@ -57,7 +66,7 @@ impl StoreError {
     pub fn status(&self) -> u16 {
         match self {
             Self::Reject(reject) => reject_status(reject),
-            Self::NoQuorum { .. } | Self::Stopped => 503,
+            Self::NoQuorum { .. } | Self::IndexNotReached { .. } | Self::Stopped => 503,
             Self::Unknown => 504,
             Self::Overloaded => 429,
             Self::StorageFull => 507,
@@ -68,7 +77,12 @@ impl StoreError {
     /// True if the very same call, under the same idempotency key, may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::NoQuorum { .. } | Self::Unknown | Self::Overloaded | Self::StorageFull | Self::Stopped => true,
+            Self::NoQuorum { .. }
+            | Self::IndexNotReached { .. }
+            | Self::Unknown
+            | Self::Overloaded
+            | Self::StorageFull
+            | Self::Stopped => true,
             Self::Reject(_) | Self::Read(_) | Self::WrongReply { .. } => false,
         }
     }
@@ -112,6 +126,7 @@ impl From<ProposeError> for StoreError {
     fn from(error: ProposeError) -> Self {
         match error {
             ProposeError::NoQuorum { waited_ms } => Self::NoQuorum { waited_ms },
+            ProposeError::IndexNotReached { min_index, applied } => Self::IndexNotReached { min_index, applied },
             ProposeError::Unknown => Self::Unknown,
             ProposeError::Overloaded => Self::Overloaded,
             ProposeError::StorageFull => Self::StorageFull,
@@ -162,6 +177,7 @@ mod tests {
         }
         let failures = [
             (StoreError::NoQuorum { waited_ms: 1 }, "no_quorum", 503, true),
+            (StoreError::IndexNotReached { min_index: 9, applied: 5 }, "index_not_reached", 503, true),
             (StoreError::Stopped, "stopped", 503, true),
             (StoreError::Unknown, "unknown", 504, true),
             (StoreError::Overloaded, "overloaded", 429, true),

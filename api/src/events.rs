@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_client::wire::{EventId, EventMessage};
-use holdfast_raft::{FeedItem, ReadMode, Since, Subscription};
+use holdfast_machine::ReadMode;
+use holdfast_raft::{FeedItem, Since, Subscription};
 use tokio::sync::watch;
 
 use crate::store::Store;
@@ -40,8 +41,7 @@ struct Follower {
 impl Follower {
     fn new(store: Store, from: Option<EventId>) -> Self {
         let feed = store.shared.raft.feed();
-        let since = from
-            .map_or(Since::Now, |id| Since::After(holdfast_raft::EventId { index: id.index, position: id.position }));
+        let since = from.map_or(Since::Now, Since::After);
         let subscription = feed.subscribe(since);
         let closed = store.shared.closed.subscribe();
         let resumes = from.is_some();
@@ -75,7 +75,6 @@ impl Follower {
                 self.ready.push_back(EventMessage::Event { id: None, event });
             }
             FeedItem::Event { id, event, .. } => {
-                let id = EventId { index: id.index, position: id.position };
                 if self.last.is_none_or(|last| id > last) {
                     self.last = Some(id);
                     self.ready.push_back(EventMessage::Event { id: Some(id), event });

@@ -5,7 +5,7 @@ use holdfast_machine::{
     Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, NodeName, Reject, Run,
     WorkflowId,
 };
-use holdfast_raft::{MemberStatus, ReadMode as RaftReadMode, Status};
+use holdfast_raft::{MemberStatus, Status};
 
 use crate::error::StoreError;
 use crate::store::{Store, StoreResult};
@@ -197,11 +197,6 @@ impl Store {
         mode: ReadMode,
         look: impl FnOnce(&Machine, &dyn Archive) -> ArchiveResult<T>,
     ) -> StoreResult<T> {
-        let mode = match mode {
-            ReadMode::Linearizable => RaftReadMode::Linearizable,
-            ReadMode::Stale => RaftReadMode::Stale,
-            ReadMode::AtLeast(index) => RaftReadMode::AtLeast(index),
-        };
         let applied = self.shared.raft.read_index(mode).await?;
         let (seen, value) = self.shared.raft.view(|machine, archive| (machine.applied(), look(machine, archive)));
         Ok(Answer { index: applied.max(seen), value: value.map_err(StoreError::Read)? })

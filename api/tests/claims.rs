@@ -156,6 +156,24 @@ async fn a_claim_ends_empty_when_nothing_comes() {
     assert_eq!(served.store.claims_waiting(), 0);
 }
 
+/// A worker that beats for an hour leaves nothing behind that has to be remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_is_not_remembered_unless_it_asks_for_it() {
+    let served = serve().await;
+    served.stage("w", [1]).await;
+    let one = served.client.claim(claim(1, 0), Write::default()).await.unwrap().value.remove(0);
+    let remembered = || served.raft.view(|machine, _| machine.remembered_count());
+    let before = remembered();
+    for _ in 0..3 {
+        let beat = served.client.heartbeat(&one.key, one.token, 60_000, Payload::default(), Write::default());
+        beat.await.unwrap();
+    }
+    assert_eq!(remembered(), before);
+    let keyed = Write::keyed("beat-1".parse().unwrap());
+    served.client.heartbeat(&one.key, one.token, 60_000, Payload::default(), keyed).await.unwrap();
+    assert_eq!(remembered(), before + 1);
+}
+
 /// Case 13: a claim whose connection is closed takes nothing that comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_caller_is_gone_takes_nothing() {

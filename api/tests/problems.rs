@@ -62,6 +62,22 @@ async fn a_read_that_makes_no_sense_gets_a_problem() {
     assert_problem("DELETE", deleted, 405, "method_not_allowed").await;
 }
 
+/// A number that nothing has yet is no lack of a quorum.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_does_not_come_is_named() {
+    let served = support::serve_with(|options| options.timing.answer_ms = 100).await;
+    let min_index = served.last() + 1_000;
+    let path = format!("/v1/workflows/w?min_index={min_index}");
+    let response = send(&served, Method::GET, &path, &[], "").await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    let problem: Problem = response.json().await.unwrap();
+    assert_eq!((problem.status, problem.code.as_str()), (503, "index_not_reached"));
+    assert_eq!(problem.details["min_index"], min_index);
+    assert_eq!(problem.details["applied"], served.last());
+    let error = served.store.workflow(&id("w"), ReadMode::AtLeast(min_index)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_makes_no_sense_gets_a_problem() {
     let served = serve().await;

@@ -125,7 +125,10 @@ impl Client {
         write: Write,
     ) -> CallResult<Millis> {
         let body = HeartbeatBody { token, lease_ms, details };
-        let answer: Answer<Extended> = self.post(row_path(key, "/heartbeat"), &body, write).await?;
+        // To repeat it does no harm, so it gets no key that nobody asked for: every lease would have one remembered for
+        // each of its heartbeats.
+        let call = Call::post(row_path(key, "/heartbeat"), &body, &self.fenced(write))?;
+        let answer: Answer<Extended> = self.send(call).await?;
         Ok(answer.map(|extended| extended.deadline))
     }
 

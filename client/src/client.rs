@@ -85,9 +85,13 @@ impl Client {
 
     /// Completes what the caller said about a write: this client's fence, and a fresh key.
     pub(crate) fn guard(&self, write: Write) -> Write {
-        let fence = write.fence.or_else(|| self.fence.clone());
-        let idempotency_key = write.idempotency_key.or_else(crate::send::fresh_key);
-        Write { fence, idempotency_key }
+        let Write { fence, idempotency_key } = self.fenced(write);
+        Write { fence, idempotency_key: idempotency_key.or_else(crate::send::fresh_key) }
+    }
+
+    /// The same write with this client's fence, unless it brings its own.
+    pub(crate) fn fenced(&self, write: Write) -> Write {
+        Write { fence: write.fence.or_else(|| self.fence.clone()), ..write }
     }
 }
 

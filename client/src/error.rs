@@ -13,6 +13,9 @@ pub enum ClientError {
     /// Nodes answered, but none could reach a majority of the cluster. Nothing was written.
     #[error("no quorum: {0}")]
     NoQuorum(String),
+    /// No node got as far as the read's `min_index` in time.
+    #[error("index not reached: {0}")]
+    IndexNotReached(String),
     /// The call may or may not have taken place. The same call under the same idempotency key tells.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -45,6 +48,7 @@ impl ClientError {
         match self {
             Self::Reject(reject) => reject.code(),
             Self::NoQuorum(_) => "no_quorum",
+            Self::IndexNotReached(_) => "index_not_reached",
             Self::Unknown(_) => "unknown",
             Self::Overloaded(_) => "overloaded",
             Self::StorageFull(_) => "storage_full",
@@ -60,6 +64,7 @@ impl ClientError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::NoQuorum(_)
+            | Self::IndexNotReached(_)
             | Self::Unknown(_)
             | Self::Overloaded(_)
             | Self::StorageFull(_)
@@ -84,6 +89,7 @@ impl From<Problem> for ClientError {
         let Problem { code, detail, .. } = &problem;
         match code.as_str() {
             "no_quorum" => Self::NoQuorum(detail.clone()),
+            "index_not_reached" => Self::IndexNotReached(detail.clone()),
             "unknown" => Self::Unknown(detail.clone()),
             "overloaded" => Self::Overloaded(detail.clone()),
             "storage_full" => Self::StorageFull(detail.clone()),
@@ -104,6 +110,7 @@ mod tests {
     fn problems_become_the_errors_they_tell_of() {
         for (code, retryable) in [
             ("no_quorum", true),
+            ("index_not_reached", true),
             ("unknown", true),
             ("overloaded", true),
             ("storage_full", true),

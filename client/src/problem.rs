@@ -40,6 +40,12 @@ impl Problem {
         }
     }
 
+    /// The same problem with figures.
+    pub fn with<const N: usize>(mut self, details: [(&str, u64); N]) -> Self {
+        self.details.extend(details.map(|(name, figure)| (name.to_owned(), figure.into())));
+        self
+    }
+
     /// The problem that tells of a refusal.
     pub fn of_reject(status: u16, reject: &Reject) -> Self {
         let details = match serde_json::to_value(reject) {

@@ -11,11 +11,12 @@ mod outbox;
 mod visibility;
 mod workflows;
 
+pub use holdfast_machine::{EventId, ReadMode};
 use holdfast_machine::{Fence, IdempotencyKey};
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
-pub use events::{EventBody, EventId, EventMessage, LaggedBody, Topology};
+pub use events::{EventBody, EventMessage, LaggedBody, Topology};
 pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
 pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
@@ -54,7 +55,7 @@ impl<T> Answer<T> {
 pub struct Write {
     /// The ownership that the caller believes in.
     pub fence: Option<Fence>,
-    /// A retry under the same key gets the first reply. The client makes one up if none is given.
+    /// A retry under the same key gets the first reply. The client makes one up if none is given, except for heartbeats.
     pub idempotency_key: Option<IdempotencyKey>,
 }
 
@@ -63,18 +64,6 @@ impl Write {
     pub fn keyed(key: IdempotencyKey) -> Self {
         Self { idempotency_key: Some(key), ..Self::default() }
     }
-}
-
-/// How fresh a read has to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ReadMode {
-    /// Sees every write that was acknowledged before the read began. Needs a quorum.
-    #[default]
-    Linearizable,
-    /// What the node happens to know. Always answers.
-    Stale,
-    /// At least this log index.
-    AtLeast(u64),
 }
 
 /// The names of the `consistency` parameter.

@@ -54,9 +54,14 @@ impl Machine {
     }
 }
 
-/// True for a claim that took no row. It changed nothing, and its caller goes on waiting under the same key.
-fn found_nothing(reply: &Result<Reply, Reject>) -> bool {
-    matches!(reply, Ok(Reply::Claimed { claims }) if claims.is_empty())
+/// True for an answer that another try may improve: a claim that took no row (its caller goes on waiting under the same
+/// key), and a refusal that tells of the moment. It changed nothing, so nothing has to be remembered.
+fn is_passing(reply: &Result<Reply, Reject>) -> bool {
+    match reply {
+        Ok(Reply::Claimed { claims }) => claims.is_empty(),
+        Ok(_) => false,
+        Err(reject) => reject.may_pass(),
+    }
 }
 
 impl<'a> Apply<'a> {
@@ -77,7 +82,7 @@ impl<'a> Apply<'a> {
             return Ok(reply);
         }
         let reply = self.fenced(fence, command)?;
-        if !found_nothing(&reply) {
+        if !is_passing(&reply) {
             self.remember(key, asked, reply.clone());
         }
         Ok(reply)

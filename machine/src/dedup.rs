@@ -1,7 +1,8 @@
 //! Remembered replies: a retry under the same idempotency key gets the first reply and changes nothing.
 //!
 //! The replies are on disk; memory holds only their keys and times. They are forgotten after
-//! [`REPLY_REMEMBERED_MS`] of log time, or when there are more than [`REPLIES_REMEMBERED_MAX`], oldest first.
+//! [`REPLY_REMEMBERED_MS`] of log time, or when there are more than [`REPLIES_REMEMBERED_MAX`], oldest first. Answers that
+//! changed nothing and that another try may improve are not remembered: see `apply.rs`.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -104,6 +105,41 @@ mod tests {
         trial.force(|apply| apply.forget_beyond(2));
         let known: Vec<usize> = (0..5).filter(|n| trial.machine.remembers(&id(&format!("k{n}")))).collect();
         assert_eq!(known, [3, 4]);
+    }
+
+    #[test]
+    fn what_only_tells_of_the_moment_is_not_remembered() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        trial.start("order-2", [1]);
+        let settle = |epoch| Request {
+            idempotency_key: Some(id("k")),
+            fence: Some(Fence { owner: id("a"), epoch: crate::Epoch(epoch) }),
+            command: Command::Settle { workflow: id("order-1") },
+        };
+        let code = |reply: &Result<Reply, Reject>| reply.as_ref().err().map(Reject::code);
+        // An engine that was not the owner learns the epoch and asks again under its key.
+        assert_eq!(code(&trial.apply(vec![settle(7)]).replies[0]), Some("not_owner"));
+        assert_eq!(code(&trial.apply(vec![settle(1)]).replies[0]), None);
+        assert_eq!(code(&trial.apply(vec![settle(7)]).replies[0]), Some("idempotency_conflict"));
+        let boot = || Request {
+            idempotency_key: Some(id("b")),
+            fence: None,
+            command: Command::Boot { node: id("d"), boot: id("1") },
+        };
+        assert_eq!(code(&trial.apply(vec![boot()]).replies[0]), Some("node_state"));
+        trial.members(&["a", "b", "c", "d"].map(|name| crate::trial::member(name, crate::Liveness::Up)));
+        assert_eq!(code(&trial.apply(vec![boot()]).replies[0]), None);
+        // A refusal of what was asked stays.
+        let redrive = || Request {
+            idempotency_key: Some(id("c")),
+            fence: None,
+            command: Command::Redrive { key: id("order-2:1"), forced: false },
+        };
+        let first = trial.apply(vec![redrive()]).replies;
+        assert_eq!(code(&first[0]), Some("not_dead_letter"));
+        trial.bury("order-2:1");
+        assert_eq!(trial.apply(vec![redrive()]).replies, first);
     }
 
     #[test]

@@ -238,6 +238,35 @@ impl FromStr for ClaimToken {
     }
 }
 
+/// The number of a committed cluster event: log index, then position among the events of that entry. In text
+/// `index-position`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId {
+    /// The log index.
+    pub index: u64,
+    /// Counts from 0 inside the entry.
+    pub position: u32,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.position)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let parse = || {
+            let (index, position) = text.split_once('-')?;
+            Some(Self { index: index.parse().ok()?, position: position.parse().ok()? })
+        };
+        let problem = "must be an id that the event stream gave: index-position";
+        parse().ok_or_else(|| InvalidId { what: "event id", problem: problem.to_owned() })
+    }
+}
+
 /// Text in JSON, so that people can read and type it; the plain fields in the log, so that it is small.
 macro_rules! text_in_json {
     ($name:ident { $($field:ident: $kind:ty),+ }) => {
@@ -265,6 +294,7 @@ macro_rules! text_in_json {
 
 text_in_json!(DispatchKey { workflow: WorkflowId, ordinal: u64 });
 text_in_json!(ClaimToken { index: u64, number: u32 });
+text_in_json!(EventId { index: u64, position: u32 });
 
 #[cfg(test)]
 mod tests {

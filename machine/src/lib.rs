@@ -77,8 +77,8 @@ pub use cursor::{read_cursor, write_cursor};
 pub use event::{ClusterEvent, Effect};
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{
-    ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, InvalidId, Millis,
-    Namespace, NodeName, RunId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
+    ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, EventId, IdempotencyKey, InvalidId,
+    Millis, Namespace, NodeName, RunId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
 };
 pub use keys::STATE_VERSION;
 pub use limits::Limits;
@@ -87,6 +87,7 @@ pub use member::{Evidence, Liveness, Member, MemberState};
 pub use namespace::{NamespaceSettings, NamespaceState, RETENTION_MS_DEFAULT};
 pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};
 pub use payload::{JSON, OCTETS, Payload};
+pub use query::ReadMode;
 pub use reject::Reject;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
 pub use row_counts::RowCounts;

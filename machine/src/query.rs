@@ -12,6 +12,18 @@ use crate::row_counts::RowCounts;
 use crate::shard::ShardEntry;
 use crate::state::Machine;
 
+/// How fresh a read has to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// Sees every write that was acknowledged before the read began. Needs a quorum.
+    #[default]
+    Linearizable,
+    /// What the node happens to know. Always answers.
+    Stale,
+    /// At least this log index, for example that of the caller's own last write.
+    AtLeast(u64),
+}
+
 impl Machine {
     /// A workflow's projection; `None` if it has no history.
     ///
@@ -146,6 +158,11 @@ impl Machine {
     /// True if the reply to this key is remembered: a request under it gets that reply and changes nothing.
     pub fn remembers(&self, key: &IdempotencyKey) -> bool {
         self.remembered.contains_key(key)
+    }
+
+    /// How many replies are remembered.
+    pub fn remembered_count(&self) -> usize {
+        self.remembered.len()
     }
 
     /// When the first row of a scope is or was due; `None` if it has no pending row.

@@ -196,6 +196,32 @@ impl Reject {
         }
     }
 
+    /// True if the refusal tells of the moment: the very same command may be taken later, by itself. Such a refusal is
+    /// not remembered under an idempotency key.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::NotOwner { .. } | Self::NodeState { .. } | Self::BeingRemoved { .. } => true,
+            Self::SequenceConflict { .. }
+            | Self::AlreadyTerminal { .. }
+            | Self::ClaimLost { .. }
+            | Self::RowNotFound { .. }
+            | Self::RowNotClaimed { .. }
+            | Self::WorkflowStatus { .. }
+            | Self::InvalidArgument { .. }
+            | Self::LimitExceeded { .. }
+            | Self::IdempotencyConflict
+            | Self::NoSuchShard { .. }
+            | Self::EpochConflict { .. }
+            | Self::WorkflowNotFound { .. }
+            | Self::WorkflowEnded { .. }
+            | Self::WorkflowOpen { .. }
+            | Self::NotDeadLetter { .. }
+            | Self::AlreadyJudged { .. }
+            | Self::NamespaceNotFound { .. }
+            | Self::NamespaceDeprecated { .. } => false,
+        }
+    }
+
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
         Self::InvalidArgument { what: what.into() }
     }

@@ -6,7 +6,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::attributes::AttributeValue;
 use crate::history::EventKind;
-use crate::id::{ClaimToken, DispatchKey};
+use crate::id::{ClaimToken, DispatchKey, EventId};
 use crate::limits::ID_BYTES_MAX;
 use crate::payload::Payload;
 
@@ -39,6 +39,15 @@ impl PartialSchema for ClaimToken {
 }
 
 impl ToSchema for ClaimToken {}
+
+impl PartialSchema for EventId {
+    fn schema() -> RefOr<Schema> {
+        let description = "The number of a committed cluster event: log index, then position.";
+        text(description, 31, "^[0-9]{1,20}-[0-9]{1,10}$").examples(["35-0"]).into()
+    }
+}
+
+impl ToSchema for EventId {}
 
 impl PartialSchema for EventKind {
     fn schema() -> RefOr<Schema> {

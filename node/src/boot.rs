@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_machine::{BootId, Command, DispatchKey, Epoch, IdempotencyKey, NodeName, Reply, Request, ShardId};
-use holdfast_raft::{Handle, ProposeError, ReadMode};
+use holdfast_machine::{
+    BootId, Command, DispatchKey, Epoch, IdempotencyKey, NodeName, ReadMode, Reply, Request, ShardId,
+};
+use holdfast_raft::{Handle, ProposeError};
 use tokio::sync::watch;
 use tokio::time::sleep;
 

@@ -9,18 +9,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use holdfast_machine::ClusterEvent;
+use holdfast_machine::{ClusterEvent, EventId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-
-/// The number of a committed event: log index, then position among the events of that entry.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId {
-    /// The log index of the entry.
-    pub index: u64,
-    /// Counts from 0 inside the entry.
-    pub position: u32,
-}
 
 /// What a subscriber gets.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_machine::{Archive, Effect, Machine, Request};
+use holdfast_machine::{Archive, Effect, Machine, ReadMode, Request};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -12,7 +12,7 @@ use crate::feed::Feed;
 use crate::leader::LeaderDesk;
 use crate::peers::Links;
 use crate::progress::Progress;
-use crate::propose::{ProposeError, Proposer, ReadMode};
+use crate::propose::{ProposeError, Proposer};
 use crate::state_machine::Replica;
 use crate::status::{Status, status};
 use crate::types::Core;

@@ -38,10 +38,10 @@ mod wire;
 
 pub use batcher::Committed;
 pub use clock::{Clock, SystemClock};
-pub use feed::{EventId, Feed, FeedItem, Since, Subscription};
+pub use feed::{Feed, FeedItem, Since, Subscription};
 pub use handle::{Handle, TransferError};
 pub use leader::REQUEST_BYTES_MAX;
 pub use options::{Batching, Compaction, Detection, InvalidOption, MemberConfig, Options, PeerListen, Timing};
-pub use propose::{ProposeError, ReadMode};
+pub use propose::ProposeError;
 pub use start::{Raft, StartError};
 pub use status::{MemberStatus, Status};

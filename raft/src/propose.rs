@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use holdfast_machine::Request;
+use holdfast_machine::{ReadMode, Request};
 use openraft::async_runtime::WatchReceiver;
 
 use crate::batcher::{Committed, Unanswered};
@@ -35,6 +35,14 @@ pub enum ProposeError {
         /// How long it was tried, in milliseconds.
         waited_ms: u64,
     },
+    /// Reads only: this node did not get as far as the caller asked within the deadline.
+    #[error("log index {min_index} was not reached in time; this node is at {applied}")]
+    IndexNotReached {
+        /// What was asked for.
+        min_index: u64,
+        /// How far this node is.
+        applied: u64,
+    },
     /// It may have happened, or may still. Ask again under the same idempotency key.
     #[error("the outcome is unknown; ask again under the same idempotency key")]
     Unknown,
@@ -55,18 +63,6 @@ pub enum ProposeError {
     /// Nothing happened: this node stops or has stopped.
     #[error("the node has stopped")]
     Stopped,
-}
-
-/// How fresh a read has to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ReadMode {
-    /// Sees everything that was acknowledged before the read began.
-    #[default]
-    Linearizable,
-    /// Whatever this node has.
-    Stale,
-    /// At least this log index, for example that of the caller's own last write.
-    AtLeast(u64),
 }
 
 /// The proposing side of a node; cheap to clone.
@@ -113,12 +109,17 @@ impl Proposer {
     /// The index that this node has applied, once it is fresh enough for `mode`.
     pub async fn read_index(&self, mode: ReadMode) -> Result<u64, ProposeError> {
         let begun = Instant::now();
-        let index = match mode {
-            ReadMode::Stale => return Ok(self.applied()),
-            ReadMode::AtLeast(index) => index,
-            ReadMode::Linearizable => self.confirmed_index(begun).await?,
-        };
-        self.wait_applied(index, begun).await
+        match mode {
+            ReadMode::Stale => Ok(self.applied()),
+            ReadMode::AtLeast(min_index) => self
+                .wait_applied(min_index, begun)
+                .await?
+                .ok_or_else(|| ProposeError::IndexNotReached { min_index, applied: self.applied() }),
+            ReadMode::Linearizable => {
+                let index = self.confirmed_index(begun).await?;
+                self.wait_applied(index, begun).await?.ok_or_else(|| self.gave_up(begun))
+            }
+        }
     }
 
     async fn confirmed_index(&self, begun: Instant) -> Result<u64, ProposeError> {
@@ -146,16 +147,17 @@ impl Proposer {
         }
     }
 
-    async fn wait_applied(&self, index: u64, begun: Instant) -> Result<u64, ProposeError> {
+    /// The index that this node has applied, once it is `index` or later; none if that takes too long.
+    async fn wait_applied(&self, index: u64, begun: Instant) -> Result<Option<u64>, ProposeError> {
         let mut applied = self.progress.applied();
         let mut fatal = self.progress.fatal();
         let left = self.limit.saturating_sub(begun.elapsed());
         tokio::select! {
             reached = applied.wait_for(|applied| *applied >= Some(index)) => {
-                reached.map(|applied| applied.unwrap_or(0)).map_err(|_| ProposeError::Stopped)
+                reached.map(|applied| *applied).map_err(|_| ProposeError::Stopped)
             }
             _ = fatal.wait_for(Option::is_some) => Err(ProposeError::Stopped),
-            () = tokio::time::sleep(left) => Err(self.gave_up(begun)),
+            () = tokio::time::sleep(left) => Ok(None),
         }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures::{FutureExt, Stream, StreamExt};
-use holdfast_machine::{Applied, ClusterEvent, Effect, Machine};
+use holdfast_machine::{Applied, ClusterEvent, Effect, EventId, Machine};
 use holdfast_storage::state::SnapshotBuilder as StartedSnapshot;
 use holdfast_storage::{State, Storage, StorageError};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
@@ -16,7 +16,7 @@ use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::RwLock;
 use tokio::sync::broadcast;
 
-use crate::feed::{EventId, Feed};
+use crate::feed::Feed;
 use crate::log_store::blocking;
 use crate::progress::Progress;
 use crate::snapshot::{SnapshotFile, load, read_membership, stored_record};

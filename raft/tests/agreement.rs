@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_machine::{Command, DispatchKey, Reply, Request, WorkflowId};
-use holdfast_raft::{Clock, EventId, FeedItem, ProposeError, REQUEST_BYTES_MAX, ReadMode, Since, SystemClock};
+use holdfast_machine::{Command, DispatchKey, EventId, ReadMode, Reply, Request, WorkflowId};
+use holdfast_raft::{Clock, FeedItem, ProposeError, REQUEST_BYTES_MAX, Since, SystemClock};
 use support::{TestCluster, eventually, propose_tick, same_state, tick};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,8 +3,8 @@
 
 mod support;
 
-use holdfast_machine::Command;
-use holdfast_raft::{FeedItem, ReadMode, Since};
+use holdfast_machine::{Command, ReadMode};
+use holdfast_raft::{FeedItem, Since};
 use support::{TestCluster, eventually, propose_tick, same_state};
 
 fn small(options: &mut holdfast_raft::Options) {

@@ -6,8 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use holdfast_machine::Liveness;
-use holdfast_raft::ReadMode;
+use holdfast_machine::{Liveness, ReadMode};
 use support::{TestCluster, eventually, propose_tick};
 
 fn quantiles(mut times: Vec<Duration>) -> String {

@@ -92,7 +92,7 @@ fn complete(path: &str, operation: &mut Value) {
         (has_body, 415, "unsupported_media_type"),
         (is_write, 429, "overloaded"),
         (is_stored, 500, "state_unreadable internal"),
-        (is_stored, 503, "no_quorum stopped"),
+        (is_stored, 503, "no_quorum index_not_reached stopped"),
     ];
     let common = common.into_iter().chain([(is_write, 504, "unknown"), (is_write, 507, "storage_full")]);
     let Some(Value::Object(responses)) = operation.get_mut("responses") else { return };

@@ -37,6 +37,10 @@ impl From<StoreError> for ApiError {
         }
         Self(Box::new(match &error {
             StoreError::Reject(reject) => Problem::of_reject(error.status(), reject),
+            StoreError::IndexNotReached { min_index, applied } => {
+                let details = [("min_index", *min_index), ("applied", *applied)];
+                Problem::new(error.status(), error.code(), error.to_string()).with(details)
+            }
             _ => Problem::new(error.status(), error.code(), error.to_string()),
         }))
     }
@@ -79,6 +83,7 @@ mod tests {
     fn not_now_says_when_to_come_back() {
         for (error, status, again) in [
             (StoreError::NoQuorum { waited_ms: 2_000 }, 503, true),
+            (StoreError::IndexNotReached { min_index: 9, applied: 5 }, 503, true),
             (StoreError::Stopped, 503, true),
             (StoreError::Overloaded, 429, true),
             (StoreError::Unknown, 504, false),

@@ -1,63 +1,7 @@
-//! The event stream: numbers, messages, and the topology it begins with.
+//! The event stream: messages, and the topology it begins with.
 
-use std::fmt;
-use std::str::FromStr;
-
-use holdfast_machine::{ClusterEvent, InvalidId, MemberState, NodeName, ShardEntry};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// The number of a committed cluster event: log index, then position inside that entry. In text
-/// `index-position`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId {
-    /// The log index.
-    pub index: u64,
-    /// Counts from 0 inside the entry.
-    pub position: u32,
-}
-
-impl fmt::Display for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.index, self.position)
-    }
-}
-
-impl FromStr for EventId {
-    type Err = InvalidId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidId> {
-        let parse = || {
-            let (index, position) = text.split_once('-')?;
-            Some(Self { index: index.parse().ok()?, position: position.parse().ok()? })
-        };
-        let problem = "must be an id that the event stream gave: index-position";
-        parse().ok_or_else(|| InvalidId { what: "event id", problem: problem.to_owned() })
-    }
-}
-
-impl Serialize for EventId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for EventId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-#[cfg(feature = "openapi")]
-impl utoipa::PartialSchema for EventId {
-    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-        let text = utoipa::openapi::Object::builder().schema_type(utoipa::openapi::Type::String);
-        let text = text.pattern(Some("^[0-9]{1,20}-[0-9]{1,10}$")).examples(["35-0"]);
-        text.description(Some("The number of a committed cluster event: log index, then position.")).into()
-    }
-}
-
-#[cfg(feature = "openapi")]
-impl utoipa::ToSchema for EventId {}
+use holdfast_machine::{ClusterEvent, EventId, MemberState, NodeName, ShardEntry};
+use serde::{Deserialize, Serialize};
 
 /// Who is there and who owns what, at one log index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

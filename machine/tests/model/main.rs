@@ -22,7 +22,7 @@ use holdfast_machine::{
 };
 use invariants::Snapshot;
 use ops::{Op, Step};
-use oracle::{Oracle, plain};
+use oracle::{Oracle, may_be_better_later, plain};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -170,8 +170,7 @@ impl Run {
         for (request, reply) in said {
             let Some(key) = &request.idempotency_key else { continue };
             let known = self.remembered.iter().any(|(_, known, _)| known.idempotency_key.as_ref() == Some(key));
-            let nothing = matches!(&reply, Ok(Reply::Claimed { claims }) if claims.is_empty());
-            if !known && !nothing {
+            if !known && !may_be_better_later(reply) {
                 self.remembered.push((at, request.clone(), reply.clone()));
             }
         }

@@ -68,8 +68,7 @@ impl Oracle {
             return if known.asked == asked { known.reply.clone() } else { Err(Reject::IdempotencyConflict) };
         }
         let reply = self.fenced(&asked.0, &asked.1);
-        let is_empty_claim = matches!(&reply, Ok(Reply::Claimed { claims }) if claims.is_empty());
-        if !is_empty_claim {
+        if !may_be_better_later(&reply) {
             self.remembered.push(Remembered { key: key.clone(), at: self.now, asked, reply: reply.clone() });
         }
         reply
@@ -166,6 +165,16 @@ impl Oracle {
         }
         keys.sort();
         keys
+    }
+}
+
+/// True for an answer that is not remembered.
+pub fn may_be_better_later(answer: &Answer) -> bool {
+    match answer {
+        Ok(Reply::Claimed { claims }) => claims.is_empty(),
+        answer => {
+            matches!(answer, Err(Reject::NotOwner { .. } | Reject::NodeState { .. } | Reject::BeingRemoved { .. }))
+        }
     }
 }
 

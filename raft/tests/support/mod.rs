@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_machine::{Command, Liveness, NodeName, Reply, Request};
-use holdfast_raft::{Handle, MemberConfig, Options, PeerListen, Raft, ReadMode};
+use holdfast_machine::{Command, Liveness, NodeName, ReadMode, Reply, Request};
+use holdfast_raft::{Handle, MemberConfig, Options, PeerListen, Raft};
 use tempfile::TempDir;
 
 /// No wait in these tests should come near this.
