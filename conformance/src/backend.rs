@@ -2,6 +2,8 @@
 //! methods under the same names and with the same types, so one list of them makes the trait and both
 //! implementations.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ReadMode, Reconciled, RowView,
@@ -142,6 +144,10 @@ calls! {
     workflow(workflow: &WorkflowId, mode: ReadMode) -> WorkflowView;
     /// A range of a history.
     history(workflow: &WorkflowId, from_seq: u64, limit: u32, mode: ReadMode) -> Vec<HistoryEvent>;
+    /// A range of a history, or the next event if there is none yet.
+    next_events(
+        workflow: &WorkflowId, from_seq: u64, limit: u32, wait: Duration, mode: ReadMode
+    ) -> Vec<HistoryEvent>;
     /// A workflow's runs.
     runs(workflow: &WorkflowId, limit: u32, mode: ReadMode) -> Vec<Run>;
     /// Takes due rows.

@@ -2,7 +2,9 @@
 
 mod by_key;
 mod claims;
+mod commits;
 mod ends;
+mod growth;
 mod histories;
 mod idempotency;
 mod leases;
@@ -60,10 +62,12 @@ pub fn all() -> impl Iterator<Item = Check> {
         claims::CHECKS,
         leases::CHECKS,
         by_key::CHECKS,
+        commits::CHECKS,
         ends::CHECKS,
         pausing::CHECKS,
         idempotency::CHECKS,
         reads::CHECKS,
+        growth::CHECKS,
         limits::CHECKS,
         odd_inputs::CHECKS,
         shards::CHECKS,

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use holdfast_client::{Answer, ClaimCall, Delivery, ReadMode, Write};
 use holdfast_conformance::{Backend, Called, Failure, Layer, Layered, Options, Verdict, run};
 use holdfast_machine::{
-    ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, NewEvent, Payload, Reject, Run, WorkflowId,
+    ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, NewEvent, Payload, Reject, RowAction, Run,
+    TimerChange, Transition, WorkflowId,
 };
 use holdfast_tests::embedded::Embedded;
 use parking_lot::Mutex;
@@ -210,6 +211,34 @@ fault!(TellsNoIndex {
     }
 });
 
+fault!(LosesTimers {
+    async fn commit(&self, mut commit: Commit, write: Write) -> Called<Committed> {
+        commit.timers.retain(|change| matches!(change, TimerChange::Retire(_)));
+        self.0.commit(commit, write).await
+    }
+});
+
+fault!(MovesRowsBesideTheCommit {
+    async fn commit(&self, mut commit: Commit, write: Write) -> Called<Committed> {
+        let transitions = std::mem::take(&mut commit.transitions);
+        for Transition { ordinal, action, .. } in &transitions {
+            let key = DispatchKey { workflow: commit.workflow.clone(), ordinal: *ordinal };
+            if let RowAction::Complete { result } = action {
+                self.0.complete(&key, None, result.clone(), Write::default()).await?;
+            }
+        }
+        self.0.commit(commit, write).await
+    }
+});
+
+fault!(NeverWaitsForEvents {
+    async fn next_events(
+        &self, workflow: &WorkflowId, from: u64, limit: u32, _: Duration, mode: ReadMode
+    ) -> Called<Vec<HistoryEvent>> {
+        self.0.next_events(workflow, from, limit, Duration::ZERO, mode).await
+    }
+});
+
 /// Answers each read of a history as it did the first time.
 struct ReadsWhatItReadBefore(Arc<dyn Backend>, Mutex<Pages>);
 
@@ -270,6 +299,9 @@ fn table() -> Vec<(Sabotage, &'static str)> {
         SettlesSilently() by "settling cancels a workflow's live rows and names them; repeating it changes nothing",
         ReadsTheWholePageForNone() by "a page or a claim of nothing makes no sense; one over the limit is refused with both figures",
         TellsNoIndex() by "the index of a write is greater than that of the write before it",
+        LosesTimers() by "a commit arms and retires timers, and says what came of each retirement",
+        MovesRowsBesideTheCommit() by "a transition that is refused takes the whole commit with it",
+        NeverWaitsForEvents() by "a reader that waits wakes when its history grows, whoever makes it grow",
         ReadsWhatItReadBefore(Mutex::default()) by "a linearizable read sees every write that was acknowledged before it",
     ]
 }
