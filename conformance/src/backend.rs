@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_client::{
-    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ReadMode, Reconciled, RowView,
-    StaleRow, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled, RowView,
+    StaleRow, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,
-    Payload, Reject, Returned, Run, ShardId, WorkflowId,
+    Payload, Reject, Returned, Run, ShardId, WorkflowFilter, WorkflowId,
 };
 
 /// Why a call was not answered with a success.
@@ -166,6 +166,10 @@ calls! {
     stale(older_than_ms: u64, limit: u32, mode: ReadMode) -> Vec<StaleRow>;
     /// One row.
     row(key: &DispatchKey, mode: ReadMode) -> RowView;
+    /// A page of a listing.
+    list_workflows(call: &ListCall, mode: ReadMode) -> WorkflowList;
+    /// How many workflows a filter takes.
+    count_workflows(filter: &WorkflowFilter, mode: ReadMode) -> u64;
     /// The directory.
     shards(mode: ReadMode) -> Directory;
     /// Moves a shard.

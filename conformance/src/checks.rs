@@ -1,11 +1,13 @@
 //! The registry: every check with the promise that it checks, by topic. A topic is one file.
 
+mod attributes;
 mod by_key;
 mod claims;
 mod commits;
 mod ends;
 mod growth;
 mod histories;
+mod http;
 mod idempotency;
 mod leases;
 mod limits;
@@ -14,6 +16,7 @@ mod pausing;
 mod reads;
 mod runs;
 mod shards;
+mod visibility;
 
 use anyhow::Result;
 use futures::future::BoxFuture;
@@ -70,7 +73,10 @@ pub fn all() -> impl Iterator<Item = Check> {
         growth::CHECKS,
         limits::CHECKS,
         odd_inputs::CHECKS,
+        visibility::CHECKS,
+        attributes::CHECKS,
         shards::CHECKS,
+        http::CHECKS,
     ];
     topics.into_iter().flatten().copied()
 }

@@ -57,7 +57,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let patience = Duration::from_secs(patience);
-    let options = Options { filter, disturbing, jobs, patience, ..Options::default() };
+    let url = urls.first().cloned();
+    let options = Options { filter, disturbing, jobs, patience, url, ..Options::default() };
     anyhow::ensure!(!options.selected().is_empty(), "no check has that text in its topic or promise; see --list");
     let probe = Client::with_options(&urls, ClientOptions { deadline: PROBE, ..ClientOptions::default() })?;
     probe.cluster().await.context("the server does not answer")?;

@@ -29,12 +29,14 @@ pub struct Options {
     pub patience: Duration,
     /// The limits that the store is configured with.
     pub limits: Limits,
+    /// Where the store is spoken to by HTTP; without it the forms of HTTP itself are not checked.
+    pub url: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let patience = Duration::from_secs(30);
-        Self { filter: None, disturbing: false, jobs: 8, patience, limits: Limits::default() }
+        Self { filter: None, disturbing: false, jobs: 8, patience, limits: Limits::default(), url: None }
     }
 }
 
@@ -82,7 +84,7 @@ async fn judge(store: Arc<dyn Backend>, options: &Options, check: Check) -> Find
 }
 
 async fn attempt(store: &Arc<dyn Backend>, options: &Options, check: &Check) -> Verdict {
-    let trial = Trial::new(Arc::clone(store), options.limits.clone(), options.patience);
+    let trial = Trial::new(Arc::clone(store), options);
     let limit = options.patience * PATIENCES_PER_CHECK;
     let outcome = tokio::time::timeout(limit, (check.run)(&trial)).await;
     // A store that hangs is not asked for more.

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::backend::{Backend, Called, Failure};
+use crate::run::Options;
 
 /// A lease that outlives every check.
 pub(crate) const LONG_LEASE_MS: u64 = 3_600_000;
@@ -33,6 +34,8 @@ pub(crate) struct Skip(pub &'static str);
 pub struct Trial {
     pub(crate) store: Arc<dyn Backend>,
     pub(crate) limits: Limits,
+    /// Where the store is spoken to by HTTP, if it is.
+    pub(crate) url: Option<String>,
     patience: Duration,
     /// Part of every name.
     tag: String,
@@ -40,9 +43,10 @@ pub struct Trial {
 }
 
 impl Trial {
-    pub(crate) fn new(store: Arc<dyn Backend>, limits: Limits, patience: Duration) -> Self {
+    pub(crate) fn new(store: Arc<dyn Backend>, options: &Options) -> Self {
+        let Options { limits, url, patience, .. } = options.clone();
         let tag = Uuid::new_v4().simple().to_string();
-        Self { store, limits, patience, tag, used: Mutex::new(Vec::new()) }
+        Self { store, limits, url, patience, tag, used: Mutex::new(Vec::new()) }
     }
 
     /// A name of this check's own.
