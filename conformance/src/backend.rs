@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_client::{
-    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled, RowView,
-    StaleRow, WorkflowList, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled,
+    RowView, StaleRow, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,

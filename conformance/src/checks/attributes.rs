@@ -92,9 +92,8 @@ async fn updates(trial: &Trial) -> Result<()> {
     let workflow =
         open(trial, "updated", &[("a", AttributeValue::Integer(1)), ("b", AttributeValue::Integer(1))]).await?;
     let change = async |changes: &[(&str, Option<i64>)]| -> Result<()> {
-        let one = |(name, value): &(&str, Option<i64>)| {
-            Ok((AttributeName::new(name)?, value.map(AttributeValue::Integer)))
-        };
+        let one =
+            |(name, value): &(&str, Option<i64>)| Ok((AttributeName::new(name)?, value.map(AttributeValue::Integer)));
         let search_attributes = Some(changes.iter().map(one).collect::<Result<AttributesUpdate>>()?);
         let event = NewEvent { search_attributes, ..NewEvent::of(EventKind::SearchAttributesUpdated) };
         let head = trial.head(&workflow).await?;

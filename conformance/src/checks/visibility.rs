@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use holdfast_client::{ListCall, ReadMode, Write};
 use holdfast_machine::{
-    AttributeFilter, AttributeName, AttributeRange, AttributeValue, AttributesUpdate, EventKind, ListedWorkflow, Millis,
-    Namespace, NewEvent, SortOrder, TimeRange, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStart,
-    WorkflowStatus, WorkflowType,
+    AttributeFilter, AttributeName, AttributeRange, AttributeValue, AttributesUpdate, EventKind, ListedWorkflow,
+    Millis, Namespace, NewEvent, SortOrder, TimeRange, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort,
+    WorkflowStart, WorkflowStatus, WorkflowType,
 };
 
 use crate::checks::checks;
@@ -57,8 +57,14 @@ pub(super) fn filter(trial: &Trial) -> Result<WorkflowFilter> {
     Ok(WorkflowFilter { namespace, workflow_types, ..WorkflowFilter::default() })
 }
 
-async fn list(trial: &Trial, filter: &WorkflowFilter, sort: WorkflowSort, order: SortOrder) -> Result<Vec<ListedWorkflow>> {
-    pages_of(trial, ListCall { limit: 1_000, ..ListCall::new(WorkflowQuery { filter: filter.clone(), sort, order }) }).await
+async fn list(
+    trial: &Trial,
+    filter: &WorkflowFilter,
+    sort: WorkflowSort,
+    order: SortOrder,
+) -> Result<Vec<ListedWorkflow>> {
+    pages_of(trial, ListCall { limit: 1_000, ..ListCall::new(WorkflowQuery { filter: filter.clone(), sort, order }) })
+        .await
 }
 
 async fn pages_of(trial: &Trial, mut call: ListCall) -> Result<Vec<ListedWorkflow>> {
@@ -213,18 +219,15 @@ async fn pages(trial: &Trial) -> Result<()> {
             trial.then(&workflow, &[EventKind::WorkflowCompleted]).await?;
         }
     }
-    let odd = AttributeFilter {
-        name: AttributeName::new("n")?,
-        equals: Some(AttributeValue::Integer(1)),
-        range: None,
-    };
+    let odd = AttributeFilter { name: AttributeName::new("n")?, equals: Some(AttributeValue::Integer(1)), range: None };
     let some = WorkflowFilter { attributes: vec![odd], ..filter(trial)? };
     for filter in [filter(trial)?, some] {
         for sort in [WorkflowSort::Started, WorkflowSort::Closed] {
             for order in [SortOrder::Newest, SortOrder::Oldest] {
                 let whole = list(trial, &filter, sort, order).await?;
                 for limit in [1, 2, 3] {
-                    let call = ListCall { limit, ..ListCall::new(WorkflowQuery { filter: filter.clone(), sort, order }) };
+                    let call =
+                        ListCall { limit, ..ListCall::new(WorkflowQuery { filter: filter.clone(), sort, order }) };
                     same(&format!("pages of {limit}"), pages_of(trial, call).await?, whole.clone())?;
                 }
             }
@@ -332,8 +335,7 @@ async fn counts(trial: &Trial) -> Result<()> {
 async fn nonsense(trial: &Trial) -> Result<()> {
     let backwards = TimeRange { from: Some(Millis(2)), to: Some(Millis(1)) };
     let name = AttributeName::new("a")?;
-    let (equals, range) =
-        (Some(AttributeValue::Integer(1)), Some(AttributeRange::Integer { from: Some(1), to: None }));
+    let (equals, range) = (Some(AttributeValue::Integer(1)), Some(AttributeRange::Integer { from: Some(1), to: None }));
     let condition = |equals, range| vec![AttributeFilter { name: name.clone(), equals, range }];
     let all = filter(trial)?;
     for (what, filter) in [

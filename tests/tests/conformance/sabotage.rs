@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdfast_client::{Answer, ClaimCall, Delivery, ReadMode, Write};
+use holdfast_client::{Answer, ClaimCall, Delivery, ListCall, ReadMode, WorkflowList, Write};
 use holdfast_conformance::{Backend, Called, Failure, Layer, Layered, Options, Verdict, run};
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, NewEvent, Payload, Reject, RowAction, Run,
-    TimerChange, Transition, WorkflowId,
+    TimerChange, Transition, WorkflowFilter, WorkflowId,
 };
 use holdfast_tests::embedded::Embedded;
 use parking_lot::Mutex;
@@ -239,6 +239,50 @@ fault!(NeverWaitsForEvents {
     }
 });
 
+fault!(IgnoresCursorsOfOthers {
+    async fn list_workflows(&self, call: &ListCall, mode: ReadMode) -> Called<WorkflowList> {
+        match self.0.list_workflows(call, mode).await {
+            Err(failure) if failure.code() == "invalid_argument" => {
+                let call = ListCall { cursor: None, ..call.clone() };
+                self.0.list_workflows(&call, mode).await
+            }
+            answer => answer,
+        }
+    }
+});
+
+fault!(SkipsBetweenPages {
+    async fn list_workflows(&self, call: &ListCall, mode: ReadMode) -> Called<WorkflowList> {
+        let mut answer = self.0.list_workflows(call, mode).await?;
+        if call.cursor.is_some() {
+            answer.value.workflows.pop();
+        }
+        Ok(answer)
+    }
+});
+
+fault!(CountsRoughly {
+    async fn count_workflows(&self, filter: &WorkflowFilter, mode: ReadMode) -> Called<u64> {
+        Ok(self.0.count_workflows(filter, mode).await?.map(|count| count.next_multiple_of(10)))
+    }
+});
+
+fault!(IgnoresAttributes {
+    async fn list_workflows(&self, call: &ListCall, mode: ReadMode) -> Called<WorkflowList> {
+        self.0.list_workflows(&ListCall { attributes: Vec::new(), ..call.clone() }, mode).await
+    }
+});
+
+fault!(ListsTheOldStatus {
+    async fn list_workflows(&self, call: &ListCall, mode: ReadMode) -> Called<WorkflowList> {
+        let mut answer = self.0.list_workflows(call, mode).await?;
+        for listed in &mut answer.value.workflows {
+            listed.status = holdfast_machine::WorkflowStatus::Running;
+        }
+        Ok(answer)
+    }
+});
+
 /// Answers each read of a history as it did the first time.
 struct ReadsWhatItReadBefore(Arc<dyn Backend>, Mutex<Pages>);
 
@@ -302,6 +346,11 @@ fn table() -> Vec<(Sabotage, &'static str)> {
         LosesTimers() by "a commit arms and retires timers, and says what came of each retirement",
         MovesRowsBesideTheCommit() by "a transition that is refused takes the whole commit with it",
         NeverWaitsForEvents() by "a reader that waits wakes when its history grows, whoever makes it grow",
+        IgnoresCursorsOfOthers() by "a cursor goes on with its own filter, sort and order, and is refused with any other",
+        SkipsBetweenPages() by "a listing is read in pages that have each workflow once, and ends with a null cursor",
+        CountsRoughly() by "a count is exactly as many as the listing of its filter has",
+        IgnoresAttributes() by "a workflow is found by a search attribute of each type, and by each text of several",
+        ListsTheOldStatus() by "a workflow is listed as its last run makes it, as soon as that is acknowledged",
         ReadsWhatItReadBefore(Mutex::default()) by "a linearizable read sees every write that was acknowledged before it",
     ]
 }
