@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use holdfast_machine::{
-    Claim, ClaimToken, Command, Commit, DispatchKey, Entry, Epoch, EventKind, Evidence, Fence, Limits, Liveness,
-    Machine, Member, MemoryArchive, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, Payload,
-    Request, RetryPolicy, Scope, ShardId, WorkflowId, WorkflowType,
+    AttributeValue, Claim, ClaimToken, Command, Commit, DispatchKey, Entry, Epoch, EventKind, Evidence, Fence, Limits,
+    Liveness, Machine, Member, MemoryArchive, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow,
+    Payload, Request, RetryPolicy, Scope, ShardId, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowType,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -67,6 +67,23 @@ fn staged(ordinal: u64, visible_after: Millis, retry: RetryPolicy) -> Command {
     Command::Commit(Commit { events, rows, settle: vec![ordinal / 2], ..Commit::new(workflow(), 0) })
 }
 
+/// Attributes of all sorts, on a workflow that ends.
+fn search(text: String, at: u64, count: u32) -> Command {
+    let texts = vec![text.clone(); count.min(40) as usize];
+    let values = [
+        AttributeValue::Text(text),
+        AttributeValue::Texts(texts),
+        AttributeValue::Integer(at.cast_signed()),
+        AttributeValue::Time(Millis(at)),
+        AttributeValue::Bool(true),
+    ];
+    let named =
+        values.into_iter().enumerate().map(|(number, value)| (format!("n{number}").parse().unwrap(), Some(value)));
+    let update =
+        NewEvent { search_attributes: Some(named.collect()), ..NewEvent::of(EventKind::SearchAttributesUpdated) };
+    Command::Commit(Commit::new(workflow(), 3).event(update).event(NewEvent::of(EventKind::WorkflowCompleted)))
+}
+
 fn claim(limit: u32, lease_ms: u64) -> Command {
     let holder = NewHolder::Lease { claimant: "bob".parse().unwrap(), lease_ms };
     Command::Claim(Claim { scope: Scope::default(), limit, holder, hold: Vec::new() })
@@ -86,7 +103,11 @@ fn survives(entry: Entry) {
         .apply(4, Entry { at: Millis(u64::MAX), requests: vec![claim(u32::MAX, u64::MAX).into()] }, &archive)
         .unwrap();
     archive.commit(machine.take_writes());
-    assert_eq!(Machine::load(&archive).unwrap().state_hash(), machine.state_hash());
+    let loaded = Machine::load(&archive).unwrap();
+    assert_eq!(loaded.state_hash(), machine.state_hash());
+    let listed = loaded.list_workflows(&archive, &WorkflowQuery::default(), None, 10, 10).unwrap().workflows;
+    let count = loaded.count_workflows(&archive, &WorkflowFilter::default(), None, 10).unwrap().count;
+    assert_eq!(listed.len() as u64, count);
 }
 
 fn number() -> impl Strategy<Value = u64> {
@@ -134,6 +155,7 @@ fn extreme() -> impl Strategy<Value = Command> {
             let (rows, settle) = (Vec::new(), vec![ordinal]);
             Command::Commit(Commit { events, rows, settle, ..Commit::new(workflow(), expected_seq) })
         }),
+        (any::<String>(), number(), small()).prop_map(|(text, at, count)| search(text, at, count)),
         (small(), number()).prop_map(|(limit, lease_ms)| claim(limit, lease_ms)),
         (some_key(), token(), number()).prop_map(move |(key, token, lease_ms)| {
             Command::Heartbeat { key, token, lease_ms, details: details.clone() }

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod find;
 mod parse;
 mod play;
 mod script;

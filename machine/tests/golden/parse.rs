@@ -21,7 +21,8 @@
 //! | `namespace` | name, `ceiling=` `keep=ms` `keep:type=ms` `deprecated`; `keep=ever` for ever |
 //! | `tick` | |
 //!
-//! Events: `started[/run id][@namespace]`, `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
+//! Events: `started[/run id][@namespace]`, `run:type`, `search`, any of them with `?attribute=value,…`,
+//! `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
 //! `resumed`, `signal[/text]`, `scheduled:n`, `begun:n`, `done:n`, `lost:n`, `dropped:n`, and `act:n[,queue=][,node=]
 //! [,type=][,at=][,max=][,input=]`, which is the two events of an activity together with its row. `#2` is the
 //! second token that was given out for the row.
@@ -240,6 +241,12 @@ fn row(text: &str) -> NewRow {
 }
 
 fn event(word: &str) -> NewEvent {
+    if let Some((word, attributes)) = word.split_once('?') {
+        return NewEvent { search_attributes: Some(crate::find::update(attributes)), ..event(word) };
+    }
+    if let Some(workflow_type) = word.strip_prefix("run:") {
+        return NewEvent::started(id(workflow_type));
+    }
     if let Some((name, ordinal)) = word.split_once(':') {
         let kind = match name {
             "scheduled" => EventKind::ActivityScheduled,
@@ -271,6 +278,7 @@ fn event(word: &str) -> NewEvent {
         "paused" => EventKind::WorkflowPaused,
         "resumed" => EventKind::WorkflowResumed,
         "signal" => EventKind::SignalReceived,
+        "search" => EventKind::SearchAttributesUpdated,
         _ => EventKind::from_name(name),
     };
     NewEvent::of(kind).with(detail.map(Payload::text).unwrap_or_default())

@@ -7,7 +7,7 @@ use holdfast_machine::{
     NodeName, Reply, Request, WorkflowId,
 };
 
-use crate::{parse, show};
+use crate::{find, parse, show};
 
 /// A machine, its archive, and what a script has done to them so far.
 #[derive(Default)]
@@ -86,6 +86,7 @@ impl Player {
                 out.push(format!("{key} input {}; details {}", show::payload(&input), show::payload(&details)));
             }
             "letters" | "unsettled" | "routes" | "heads" => out.push(self.listing(word, arguments)),
+            "list" | "count" => out.extend(find::ask(&self.machine, &self.archive, word, arguments)),
             _ => self.entry(rest, out),
         }
     }

@@ -19,6 +19,7 @@ mod rows_are_counted;
 mod shards_are_adopted_from_the_dead;
 mod snapshot;
 mod things_are_stored_once;
+mod workflows_are_listed;
 
 pub use snapshot::{Snapshot, Step, Told};
 
@@ -40,4 +41,5 @@ pub fn check(step: &Step<'_>) {
     things_are_stored_once::check(step);
     dead_letters_are_indexed::check(step);
     listings_are_walks::check(step);
+    workflows_are_listed::check(step);
 }

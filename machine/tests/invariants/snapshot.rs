@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Command, DispatchKey, HistoryEvent, Holder, Machine, MemberState, Millis, Namespace, NamespaceState,
-    NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry, ShardId,
-    Workflow, WorkflowId, WorkflowStatus,
+    Archive, Command, DispatchKey, HistoryEvent, Holder, ListedWorkflow, Machine, MemberState, Millis, Namespace,
+    NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry,
+    ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -63,6 +63,10 @@ pub struct Listings {
     pub heads: Vec<(WorkflowId, Workflow)>,
     pub heads_by_shard: Vec<(WorkflowId, Workflow)>,
     pub open: Vec<(WorkflowId, Workflow)>,
+    /// Workflows by namespace, oldest first.
+    pub by_start: Vec<ListedWorkflow>,
+    pub by_close: Vec<ListedWorkflow>,
+    pub by_status: BTreeMap<WorkflowStatus, u64>,
 }
 
 impl Snapshot {
@@ -135,6 +139,7 @@ fn listings(
         pages(|last: Option<&(WorkflowId, RowCounts)>| machine.unsettled(shard, last.map(|(id, _)| id), 1).pop())
     };
     let heads = |shard, open_only| heads(machine, archive, shard, open_only);
+    let homes: BTreeSet<Namespace> = heads(None, false).into_iter().map(|(_, workflow)| workflow.namespace).collect();
     Listings {
         dead_letters_of: workflows.iter().flat_map(letters_of).collect(),
         dead_letters_in: namespaces.into_iter().flat_map(letters_in).collect(),
@@ -144,7 +149,53 @@ fn listings(
         heads: heads(None, false),
         heads_by_shard: shards().flat_map(|shard| heads(Some(shard), false)).collect(),
         open: shards().flat_map(|shard| heads(Some(shard), true)).collect(),
+        by_start: listed(machine, archive, &homes, WorkflowSort::Started),
+        by_close: listed(machine, archive, &homes, WorkflowSort::Closed),
+        by_status: STATUSES
+            .into_iter()
+            .filter_map(|status| Some((status, counted(machine, archive, &homes, status)?)))
+            .collect(),
     }
+}
+
+const STATUSES: [WorkflowStatus; 7] = [
+    WorkflowStatus::Running,
+    WorkflowStatus::Paused,
+    WorkflowStatus::Completed,
+    WorkflowStatus::Failed,
+    WorkflowStatus::Cancelled,
+    WorkflowStatus::TimedOut,
+    WorkflowStatus::ContinuedAsNew,
+];
+
+/// The workflows of all namespaces, one after the other.
+fn listed(
+    machine: &Machine,
+    archive: &dyn Archive,
+    namespaces: &BTreeSet<Namespace>,
+    sort: WorkflowSort,
+) -> Vec<ListedWorkflow> {
+    let of = |namespace: &Namespace| {
+        let filter = WorkflowFilter { namespace: namespace.clone(), ..WorkflowFilter::default() };
+        let query = WorkflowQuery { filter, sort, order: SortOrder::Oldest };
+        machine.list_workflows(archive, &query, None, usize::MAX, usize::MAX).unwrap().workflows
+    };
+    namespaces.iter().flat_map(of).collect()
+}
+
+/// None if there are none.
+fn counted(
+    machine: &Machine,
+    archive: &dyn Archive,
+    namespaces: &BTreeSet<Namespace>,
+    status: WorkflowStatus,
+) -> Option<u64> {
+    let of = |namespace: &Namespace| {
+        let (namespace, statuses) = (namespace.clone(), vec![status]);
+        let filter = WorkflowFilter { namespace, statuses, ..WorkflowFilter::default() };
+        machine.count_workflows(archive, &filter, None, 1).unwrap().count
+    };
+    Some(namespaces.iter().map(of).sum()).filter(|count| *count > 0)
 }
 
 /// All items of a listing that is read one by one.

@@ -6,6 +6,7 @@ use holdfast_machine::{
     ShardId, TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
 };
 
+use crate::find;
 use crate::ops::{Event, Fencing, Op, Seq, Token, What};
 use crate::oracle::Oracle;
 
@@ -271,6 +272,15 @@ fn commit(id: &WorkflowId, seq: Seq, words: &[Event], settle: &[u8], oracle: &Or
             Event::Outcome(kind, number) => {
                 let kinds = [EventKind::ActivityCompleted, EventKind::ActivityFailed, EventKind::ActivityCancelled];
                 events.push(NewEvent::activity(kinds[usize::from(kind)].clone(), ordinal(number)));
+            }
+            Event::Search { kind, name, value } => {
+                let event = match kind {
+                    0 => NewEvent::of(EventKind::SearchAttributesUpdated),
+                    1 => NewEvent::started(WorkflowType::new("next").unwrap()),
+                    _ => NewEvent::of(EventKind::SignalReceived),
+                };
+                let update = [(find::name(name), value.map(find::value))].into();
+                events.push(NewEvent { search_attributes: Some(update), ..event });
             }
             Event::Signal(number) => events.push(NewEvent::of(EventKind::from_name(&format!("Own{number}")))),
         }

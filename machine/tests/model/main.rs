@@ -5,11 +5,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod drive;
+mod find;
 #[path = "../invariants/mod.rs"]
 mod invariants;
 mod ops;
 mod oracle;
 mod oracle_histories;
+mod oracle_listings;
 mod oracle_namespaces;
 mod oracle_nodes;
 mod oracle_rows;
@@ -65,6 +67,7 @@ impl Run {
         match step {
             Step::Entry(dt, ops) => self.ops(*dt, ops),
             Step::Members(liveness) => self.members(liveness),
+            Step::Find(find) => self.find(find),
             Step::Reload => {
                 let hash = self.machine.state_hash();
                 self.machine = Machine::load(&self.archive).unwrap();
@@ -278,6 +281,8 @@ const EXPECTED: &[&str] = &[
     "Rearmed",
     "Reconciled",
     "Ticked",
+    "Found some",
+    "Found none",
     "Staged",
     "FailureDelivered",
     "Redriven",

@@ -4,6 +4,8 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::find::{Find, find};
+
 #[derive(Debug, Clone)]
 pub enum Step {
     /// One log entry, stamped so many milliseconds after (or before) the last one.
@@ -12,6 +14,8 @@ pub enum Step {
     Members([u8; 3]),
     /// The machine is dropped and loaded again from its archive.
     Reload,
+    /// A question for workflows.
+    Find(Find),
 }
 
 #[derive(Debug, Clone)]
@@ -53,6 +57,12 @@ pub enum Event {
     Rowless(u8),
     Outcome(u8, u8),
     Signal(u8),
+    /// An event that sets a search attribute, or removes it; not all kinds may.
+    Search {
+        kind: u8,
+        name: u8,
+        value: Option<u8>,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -152,6 +162,7 @@ fn step() -> impl Strategy<Value = Step> {
         16 => (dt, prop::collection::vec(op(), 1..5)).prop_map(|(dt, ops)| Step::Entry(dt, ops)),
         2 => [liveness.clone(), liveness.clone(), liveness].prop_map(Step::Members),
         1 => Just(Step::Reload),
+        6 => find().prop_map(Step::Find),
     ]
 }
 
@@ -240,6 +251,9 @@ fn commit() -> impl Strategy<Value = What> {
 fn event() -> impl Strategy<Value = Event> {
     let at = prop_oneof![8 => Just(0i64), 1 => -50i64..100, 1 => Just(i64::MAX)];
     let (queue, pin) = (select(vec![0u8, 0, 0, 0, 1]), select(vec![0u8, 0, 0, 0, 1, 2]));
+    let value = prop_oneof![12 => (0u8..7).prop_map(Some), 3 => Just(None), 1 => Just(Some(7u8))];
+    let search = (select(vec![0u8, 0, 0, 0, 0, 0, 1, 2]), 0u8..2, value)
+        .prop_map(|(kind, name, value)| Event::Search { kind, name, value });
     let activity = (0u8..4, queue, pin, 0u8..2, at, 1u32..4);
     prop_oneof![
         9 => activity.prop_map(|(ordinal, queue, pin, kind, at, budget)| {
@@ -250,5 +264,6 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0u8..4).prop_map(Event::Rowless),
         2 => (0u8..3, 0u8..4).prop_map(|(kind, ordinal)| Event::Outcome(kind, ordinal)),
         1 => (0u8..2).prop_map(Event::Signal),
+        3 => search,
     ]
 }

@@ -1,8 +1,8 @@
 //! The oracle's view of histories: each question is answered by walking the events from the first one on.
 
 use holdfast_machine::{
-    Commit, Committed, DispatchKey, EventKind, HistoryEvent, Millis, Namespace, NewEvent, NewRow, Reject, Reply, Row,
-    RowStatus, Staged, WorkflowId, WorkflowStatus,
+    AttributeValue, Commit, Committed, DispatchKey, EventKind, HistoryEvent, Millis, Namespace, NewEvent, NewRow,
+    Reject, Reply, Row, RowStatus, Staged, WorkflowId, WorkflowStatus,
 };
 
 use crate::oracle::{Answer, Oracle, invalid};
@@ -30,7 +30,7 @@ pub fn fold<'a>(events: impl Iterator<Item = (&'a EventKind, Option<u64>)>) -> (
     (status, run)
 }
 
-fn ends_a_run(kind: &EventKind) -> bool {
+pub fn ends_a_run(kind: &EventKind) -> bool {
     fold([(kind, None)].into_iter()).0.is_terminal()
 }
 
@@ -161,6 +161,11 @@ impl Oracle {
             if let Some(ordinal) = event.ordinal {
                 announced.push((ordinal, event.kind.clone(), run));
             }
+            let may_be_searched =
+                [EventKind::WorkflowStarted, EventKind::SearchAttributesUpdated].contains(&event.kind);
+            if event.search_attributes.is_some() && !may_be_searched {
+                return invalid();
+            }
         }
         let runs = self.announced_runs(commit, &announced)?;
         if is_new {
@@ -179,6 +184,18 @@ impl Oracle {
             let stands = self.row(&key).is_some_and(|row| row.run == run);
             if self.outcome(id, run, row.ordinal).is_some() && !stands {
                 return Err(Reject::AlreadyTerminal { key, status: None });
+            }
+        }
+        let values = commit
+            .events
+            .iter()
+            .filter_map(|event| event.search_attributes.as_ref())
+            .flat_map(|update| update.values());
+        for value in values {
+            if let Some(AttributeValue::Text(text)) = value
+                && text.len() > 1_024
+            {
+                return Err(Reject::LimitExceeded { what: String::new(), limit: 1_024, actual: text.len() as u64 });
             }
         }
         Ok(())
