@@ -7,12 +7,14 @@
 mod cluster;
 mod document;
 mod error;
+mod errors;
 mod events;
 mod extract;
 mod health;
 mod outbox;
 mod router;
 mod shards;
+mod swagger_ui;
 mod visibility;
 mod workflows;
 

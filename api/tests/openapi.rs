@@ -75,6 +75,25 @@ fn every_operation_is_described() {
     assert!(offences.is_empty(), "{}", offences.join("\n"));
 }
 
+/// An error answer lists its codes, and each of them has that status.
+#[test]
+fn statuses_list_codes_that_have_them() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
+    let mut offences = Vec::new();
+    for (name, operation) in operations(&document()) {
+        let responses = operation["responses"].as_object().unwrap();
+        for (status, response) in responses.iter().filter(|(status, _)| status.as_str() >= "400") {
+            for code in response["description"].as_str().unwrap().split(", ").map(|code| code.trim_matches('`')) {
+                let page = fs::read_to_string(folder.join(format!("{code}.md"))).unwrap_or_default();
+                if !page.contains(&format!("**Status** {status} ")) {
+                    offences.push(format!("{name}: {code} has no page that says status {status}"));
+                }
+            }
+        }
+    }
+    assert!(offences.is_empty(), "{}", offences.join("\n"));
+}
+
 /// A schema that is named must be there.
 #[test]
 fn every_reference_leads_somewhere() {

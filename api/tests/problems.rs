@@ -29,7 +29,7 @@ async fn assert_problem(shown: &str, response: Response, status: u16, code: &str
     assert_eq!(response.headers()["content-type"], Problem::CONTENT_TYPE, "{shown}");
     let problem: Problem = response.json().await.unwrap();
     assert_eq!((problem.code.as_str(), problem.status), (code, status), "{shown}: {problem:?}");
-    assert_eq!(problem.kind, format!("urn:holdfast:error:{code}"));
+    assert_eq!(problem.kind, format!("/errors/{code}"));
     assert!(!problem.detail.is_empty(), "{shown}");
 }
 

@@ -70,7 +70,7 @@ impl ClientError {
             | Self::StorageFull(_)
             | Self::Stopped(_)
             | Self::Unreachable(_) => true,
-            Self::Problem(problem) => problem.status == 503,
+            Self::Problem(problem) => matches!(problem.status, 408 | 503),
             Self::Reject(_) | Self::Protocol(_) | Self::Invalid(_) => false,
         }
     }

@@ -31,7 +31,7 @@ impl Problem {
     /// A problem without details. Its title is the code in words.
     pub fn new(status: u16, code: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("urn:holdfast:error:{code}"),
+            kind: format!("/errors/{code}"),
             title: code.replace('_', " "),
             status,
             code: code.to_owned(),
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             text,
             r#"{
-  "type": "urn:holdfast:error:sequence_conflict",
+  "type": "/errors/sequence_conflict",
   "title": "sequence conflict",
   "status": 409,
   "code": "sequence_conflict",

@@ -15,13 +15,63 @@ use crate::error::StoreError;
 /// When to come back after an answer that says "not now", in seconds. The shortest that HTTP can say.
 const RETRY_AFTER_SECONDS: &str = "1";
 
+/// A refusal of the HTTP side itself; all others are the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotFound,
+    MethodNotAllowed,
+    BodyUnread,
+    UnsupportedMediaType,
+    NotReady,
+}
+
+impl Refusal {
+    #[cfg(test)]
+    pub const ALL: [Self; 5] =
+        [Self::NotFound, Self::MethodNotAllowed, Self::BodyUnread, Self::UnsupportedMediaType, Self::NotReady];
+
+    /// The stable name of the error.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::BodyUnread => "body_unread",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::NotReady => "not_ready",
+        }
+    }
+
+    /// The HTTP status of the error.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::BodyUnread => 408,
+            Self::UnsupportedMediaType => 415,
+            Self::NotReady => 503,
+        }
+    }
+}
+
 /// An error answer.
 #[derive(Debug)]
 pub(crate) struct ApiError(Box<Problem>);
 
 impl ApiError {
-    pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
-        Self(Box::new(Problem::new(status.as_u16(), code, detail)))
+    pub fn new(refusal: Refusal, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem::new(refusal.status(), refusal.code(), detail)))
+    }
+
+    /// The document that it answers.
+    #[cfg(test)]
+    pub fn problem(self) -> Problem {
+        *self.0
+    }
+
+    /// This node has stopped serving.
+    pub fn stopped(reason: impl Into<String>) -> Self {
+        let stopped = StoreError::Stopped;
+        Self(Box::new(Problem::new(stopped.status(), stopped.code(), reason)))
     }
 
     /// Something in the request makes no sense.

@@ -1,26 +1,28 @@
 //! Taking requests apart: path segments, parameters, guards and bodies. What does not fit is a problem
 //! document like any other refusal.
 
+use std::error::Error;
 use std::fmt::Display;
+use std::io::{self, ErrorKind};
 use std::str::FromStr;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 pub(crate) use holdfast_client::wire::PAGE;
 use holdfast_client::wire::{Consistency, FENCE_HEADER, IDEMPOTENCY_HEADER};
-use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName};
+use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName, Reject};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::openapi::{Object, Required, Type};
 use utoipa::{IntoParams, PartialSchema};
 
-use super::error::ApiError;
-use crate::{ReadMode, Write};
+use super::error::{ApiError, Refusal};
+use crate::{ReadMode, StoreError, Write};
 
 /// The one variable segment of a path, percent-decoded and read as a `T`; the last one where a route has none that
 /// varies, because it is for a thing of this very name.
@@ -133,27 +135,51 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
         if !media_type.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
-                "the body must be JSON, with the header Content-Type: application/json",
-            ));
+            let detail = "the body must be JSON, with the header Content-Type: application/json";
+            return Err(ApiError::new(Refusal::UnsupportedMediaType, detail));
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(unread)?;
+        let bytes = read(request, state).await?;
         let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::invalid(format!("body: {error}")))?;
         Ok(Self(value))
     }
 }
 
-fn unread(rejection: BytesRejection) -> ApiError {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "limit_exceeded",
-            "the body is larger than this node takes",
-        );
+/// The largest body that this node takes, inflated.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyBytesMax(pub usize);
+
+/// The whole body, inflated if it was compressed.
+async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+    let headers = request.headers();
+    if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+        let detail = "of the encodings of a body, this node takes gzip alone";
+        return Err(ApiError::new(Refusal::UnsupportedMediaType, detail));
     }
-    ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_unread", format!("the body did not arrive: {rejection}"))
+    let limit = request.extensions().get::<BodyBytesMax>().map_or(usize::MAX, |most| most.0) as u64;
+    let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    Bytes::from_request(request, state).await.map_err(|rejection| {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            let actual = declared.unwrap_or(0).max(limit.saturating_add(1));
+            let what = "the size of the body".to_owned();
+            return StoreError::from(Reject::LimitExceeded { what, limit, actual }).into();
+        }
+        if is_damaged(&rejection) {
+            return ApiError::invalid("the body is no gzip, as its Content-Encoding says");
+        }
+        ApiError::new(Refusal::BodyUnread, format!("the body did not arrive: {rejection}"))
+    })
+}
+
+/// Whether a body could not be inflated, rather than not be read.
+fn is_damaged(rejection: &BytesRejection) -> bool {
+    let mut source = rejection.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::InvalidInput | ErrorKind::UnexpectedEof);
+        }
+        source = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

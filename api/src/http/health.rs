@@ -2,12 +2,11 @@
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::error::ApiError;
+use super::error::{ApiError, Refusal};
 use crate::metrics::refresh;
 use crate::store::Store;
 
@@ -21,7 +20,7 @@ use crate::store::Store;
 pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, ApiError> {
     match store.fatal() {
         None => Ok("ok\n"),
-        Some(reason) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", reason)),
+        Some(reason) => Err(ApiError::stopped(reason)),
     }
 }
 
@@ -35,7 +34,7 @@ pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, Ap
 pub(crate) async fn ready(State(store): State<Store>) -> Result<&'static str, ApiError> {
     match store.unreadiness() {
         None => Ok("ready\n"),
-        Some(reason) => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", reason)),
+        Some(reason) => Err(ApiError::new(Refusal::NotReady, reason)),
     }
 }
 
@@ -51,7 +50,7 @@ pub(crate) async fn metrics(
     Extension(handle): Extension<Option<PrometheusHandle>>,
 ) -> Result<impl IntoResponse, ApiError> {
     let Some(handle) = handle else {
-        return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "this node counts nothing"));
+        return Err(ApiError::new(Refusal::NotFound, "this node counts nothing"));
     };
     refresh(&store);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], handle.render()))

@@ -11,10 +11,14 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{Method, Uri};
 use axum::routing::get;
 use axum::{Extension, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
+use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use tower_http::trace::{DefaultOnFailure, TraceLayer};
 use tracing::Level;
@@ -23,9 +27,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::document::{Frame, Text};
-use super::error::ApiError;
-use super::{cluster, document, events, health, outbox, shards, visibility, workflows};
+use super::error::{ApiError, Refusal};
+use super::extract::BodyBytesMax;
+use super::{cluster, document, errors, events, health, outbox, shards, swagger_ui, visibility, workflows};
 use crate::store::Store;
+
+/// Answers below this size are sent as they are.
+const COMPRESSED_BYTES_MIN: u16 = 1_024;
 
 /// What the HTTP side of a node may be told.
 #[derive(Clone)]
@@ -53,11 +61,21 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(Extension(metrics))
         .layer(Extension(Text::of(&document)))
+        .layer(Extension(BodyBytesMax(body_bytes_max)))
+        // The limit is inside of the decompression: it holds for what a body becomes.
         .layer(DefaultBodyLimit::max(body_bytes_max))
+        // What it does not know is left as it is, for the handler's own refusal.
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
+        // Never event streams, whose readers would wait for a full buffer; and nothing that fits in a packet anyway.
+        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(compressible()))
         // A refusal is told to its caller; to the log it is no failure of this node, so spans and `debug` are enough.
         .layer(TraceLayer::new_for_http().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
         .with_state(store)
+}
+
+fn compressible() -> impl Predicate {
+    SizeAbove::new(COMPRESSED_BYTES_MIN).and(NotForContentType::SSE).and(NotForContentType::IMAGES)
 }
 
 /// The OpenAPI document of the routes, as `/openapi.json` has it.
@@ -72,6 +90,10 @@ fn routes() -> OpenApiRouter<Store> {
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
         .routes(routes!(document::document))
+        .routes(routes!(errors::error_index))
+        .routes(routes!(errors::error_page))
+        .routes(routes!(swagger_ui::docs))
+        .routes(routes!(swagger_ui::docs_file))
 }
 
 fn version_1() -> OpenApiRouter<Store> {
@@ -105,10 +127,10 @@ fn version_1() -> OpenApiRouter<Store> {
 }
 
 async fn no_route(uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {}", uri.path()))
+    ApiError::new(Refusal::NotFound, format!("there is nothing at {}", uri.path()))
 }
 
 async fn no_method(method: Method, uri: Uri) -> ApiError {
     let detail = format!("{} does not take {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    ApiError::new(Refusal::MethodNotAllowed, detail)
 }

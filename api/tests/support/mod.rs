@@ -1,10 +1,13 @@
 //! One node of a cluster of one, in this process, with its store over real HTTP.
 #![allow(clippy::unwrap_used, dead_code)]
 
+mod conformance;
+
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use conformance::conforming;
 use holdfast_api::http::{HttpOptions, router};
 use holdfast_api::{ClaimCall, ClaimHolder, Store, StoreOptions, Write};
 use holdfast_client::{Client, Delivery};
@@ -74,11 +77,11 @@ async fn found(raft: &Handle, boot: &BootId) {
     }
 }
 
-/// Serves a router on a free port and returns its URL.
+/// Serves a router on a free port and returns its URL. Its answers are held against the OpenAPI document.
 pub async fn listen(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    tokio::spawn(async move { axum::serve(listener, conforming(router)).await });
     url
 }
 
