@@ -26,6 +26,7 @@ checks! {
     wakes_when_due = "a claim that waits wakes when a row becomes due",
     wakes_when_staged = "a claim that waits wakes when a row is staged",
     in_vain = "a claim that waits in vain ends empty",
+    abandoned = "a claim whose caller is gone takes nothing that comes later",
     finished = "done, failed and cancelled rows are never taken",
     own_node = "an embedded engine claims rows of its node's own shards, without a deadline",
 }
@@ -204,6 +205,22 @@ async fn wakes_when_staged(trial: &Trial) -> Result<()> {
 async fn in_vain(trial: &Trial) -> Result<()> {
     let call = ClaimCall { wait_ms: 50, ..trial.claiming(5)? };
     same("nothing", trial.store.claim(call, Write::default()).await?.value, Vec::new())
+}
+
+async fn abandoned(trial: &Trial) -> Result<()> {
+    if !trial.store.is_embedded() {
+        return Err(Skip("when a server notices that a caller is gone cannot be seen from outside").into());
+    }
+    let workflow = trial.id("abandoned")?;
+    let call = ClaimCall { wait_ms: 30_000, ..trial.claiming(1)? };
+    let waiting = trial.store.claim(call, Write::default());
+    // Whether it came as far as waiting or not: it is gone before there is a row.
+    if let Ok(answer) = tokio::time::timeout(std::time::Duration::from_millis(50), waiting).await {
+        anyhow::bail!("a claim of nothing did not wait: {answer:?}");
+    }
+    trial.open_with(&workflow, trial.rows([1])?).await?;
+    same("the row", trial.status(&row_key(&workflow, 1)).await?, RowStatus::Pending)?;
+    same("what is due", keys(&trial.claim(10).await?), row_keys(&workflow, [1]))
 }
 
 async fn finished(trial: &Trial) -> Result<()> {

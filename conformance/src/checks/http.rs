@@ -2,7 +2,7 @@
 //! These checks send their own requests to the first URL.
 
 use anyhow::{Context, Result, bail, ensure};
-use reqwest::header::{ALLOW, CONTENT_TYPE, HeaderMap};
+use reqwest::header::{ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ checks! {
     bodies = "a body that is not JSON, or not declared as JSON, is refused",
     routes = "a route that is not there, and a method that a route does not take, are refused",
     freshness = "a read is fresh in one way: consistency and min_index exclude each other",
+    too_early = "a read of an index that does not come in time says so, and when to come back",
     headers = "a fence or an idempotency key that makes no sense is refused",
     numbers = "numbers beyond their range are refused",
     node_claims = "nobody claims over HTTP as a node's own engine",
@@ -198,6 +199,14 @@ async fn freshness(trial: &Trial) -> Result<()> {
     for bad in ["consistency=stale&min_index=1", "consistency=eventual", "min_index=-1", "min_index=x"] {
         is_problem(bad, &get(trial, &format!("{path}?{bad}")).await?, 400, "invalid_argument")?;
     }
+    Ok(())
+}
+
+async fn too_early(trial: &Trial) -> Result<()> {
+    let path = path(trial, "early")?;
+    let answer = get(trial, &format!("{path}?min_index={}", u64::MAX)).await?;
+    is_problem("an index that never comes", &answer, 503, "index_not_reached")?;
+    ensure!(answer.headers.contains_key(RETRY_AFTER), "no Retry-After in {:?}", answer.headers);
     Ok(())
 }
 

@@ -2,16 +2,17 @@
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
-use holdfast_client::{ClaimCall, Write};
-use holdfast_machine::{Commit, Payload, Reject, RowStatus};
+use holdfast_client::{ClaimCall, ReadMode, Write};
+use holdfast_machine::{Commit, Fence, NodeName, Payload, Reject, RowStatus};
 
 use crate::checks::checks;
-use crate::trial::{LONG_LEASE_MS, Trial, keys, note, refused, row_key, row_keys, same};
+use crate::trial::{LONG_LEASE_MS, Trial, keys, note, refused, refused_as, row_key, row_keys, same};
 
 checks! {
     "idempotency":
     every_call = "every mutating call sent again under its key gets the first answer and changes nothing",
     refusals = "a refusal is remembered like an answer",
+    of_the_moment = "a refusal that tells of the moment is not remembered: the same call may be taken later",
     another_call = "another call under the same key is refused, and the first answer stays",
     at_once = "one call sent many times at once has one effect and one answer",
     claims_again = "a claim sent again under its key returns the same rows and tokens",
@@ -92,6 +93,20 @@ async fn refusals(trial: &Trial) -> Result<()> {
     trial.store.append(&workflow, 1, vec![note("a")], Write::default()).await?;
     again("the same one, which would fit by now").await?;
     same("the head", trial.head(&workflow).await?, 2)
+}
+
+async fn of_the_moment(trial: &Trial) -> Result<()> {
+    let workflow = trial.open("moment", []).await?;
+    let view = trial.store.workflow(&workflow, ReadMode::Linearizable).await?.value;
+    let Some(right) = view.fence else { anyhow::bail!("shard {} has no owner", view.shard) };
+    let wrong = Fence { owner: NodeName::new(trial.name("stranger"))?, ..right.clone() };
+    let append = async |fence| {
+        let write = Write { fence: Some(fence), ..trial.keyed("moment")? };
+        anyhow::Ok(trial.store.append(&workflow, 1, vec![note("x")], write).await)
+    };
+    refused_as("under another fence", append(wrong.clone()).await?, &["not_owner"])?;
+    refused_as("once more", append(wrong).await?, &["not_owner"])?;
+    same("under the right one", append(right).await??.value.head, 2)
 }
 
 async fn another_call(trial: &Trial) -> Result<()> {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use holdfast_client::Client;
+use holdfast_client::{Client, ReadMode};
 use holdfast_conformance::{Backend, Options, run};
+use holdfast_machine::{WorkflowFilter, WorkflowStatus};
 use holdfast_tests::embedded::Embedded;
 
 async fn keeps_every_promise(store: Arc<dyn Backend>, url: Option<String>) {
@@ -18,6 +19,27 @@ async fn keeps_every_promise(store: Arc<dyn Backend>, url: Option<String>) {
 async fn an_embedded_node() {
     let nodes = Embedded::start(1).await.unwrap();
     keeps_every_promise(Arc::new(nodes.node(0).store()), None).await;
+    nodes.stop().await;
+}
+
+/// Checks do not get in each other's way, find nothing that others left, and leave nothing open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_several_suites_use_at_once_and_again() {
+    let nodes = Embedded::start(1).await.unwrap();
+    let options = Options::default();
+    let suite = || async {
+        let report = run(Arc::new(nodes.node(0).store()), &options, |_| {}).await;
+        let failures: Vec<String> = report.failures().map(ToString::to_string).collect();
+        assert!(failures.is_empty(), "{}\n{}", report.summary(), failures.join("\n"));
+    };
+    tokio::join!(suite(), suite());
+    suite().await;
+    for namespace in ["conformance", "conformance-other"] {
+        let statuses = vec![WorkflowStatus::Running, WorkflowStatus::Paused];
+        let open = WorkflowFilter { namespace: namespace.parse().unwrap(), statuses, ..WorkflowFilter::default() };
+        let left = nodes.node(0).store().count_workflows(&open, ReadMode::Linearizable).await.unwrap().value;
+        assert_eq!(left, 0, "workflows that are open in {namespace}");
+    }
     nodes.stop().await;
 }
 
