@@ -170,6 +170,8 @@ mod tests {
             (Reject::EpochConflict { shard, owner: None, epoch }, "epoch_conflict", 409),
             (Reject::WorkflowNotFound { workflow: "w".parse().unwrap() }, "workflow_not_found", 404),
             (ended, "workflow_ended", 409),
+            (Reject::NotDeadLetter { key: key(), status: RowStatus::Done }, "not_dead_letter", 409),
+            (Reject::AlreadyJudged { key: key() }, "already_judged", 409),
         ];
         for (reject, code, status) in refusals {
             let error = StoreError::from(reject);

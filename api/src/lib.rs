@@ -5,8 +5,8 @@
 //! decided in the state machine alone. Here is only what a caller sees of it: how fresh a read is, how a
 //! claim waits for work, how events become a stream, and which status an error has.
 //!
-//! - `store.rs` writes; `outbox.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
-//!   `read.rs` reads; `visibility.rs` finds workflows; `events.rs` the event stream;
+//! - `store.rs` writes; `outbox.rs` and `rows.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
+//!   `read.rs` and `listings.rs` read; `visibility.rs` finds workflows; `events.rs` the event stream;
 //!   `growth.rs` who waits for histories to grow; `metrics.rs` what is counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
@@ -18,17 +18,20 @@ mod error;
 mod events;
 mod growth;
 pub mod http;
+mod listings;
 mod metrics;
 mod outbox;
 mod read;
+mod rows;
 mod store;
 mod visibility;
 mod waiting;
 
 pub use error::StoreError;
 pub use holdfast_client::{
-    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
-    HeadGrew, HeadMessage, HeadScope, ListCall, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology,
-    WorkflowList, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
+    EventId, EventMessage, FailedRow, Head, HeadGrew, HeadMessage, HeadPage, HeadScope, ListCall, MemberView, PageCall,
+    ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace, StaleRow, Topology, UnsettledPage,
+    UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

@@ -121,8 +121,9 @@ async fn headers_that_make_no_sense_get_a_problem() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_is_taken_without_json() {
     let served = serve().await;
-    let workflow = ["append", "commit", "settle", "rearm"].map(|call| format!("/v1/workflows/w/{call}"));
-    let row = ["heartbeat", "complete", "fail", "retry"].map(|call| format!("/v1/outbox/rows/w:1/{call}"));
+    let workflow = ["append", "commit", "settle", "rearm", "stage"].map(|call| format!("/v1/workflows/w/{call}"));
+    let row = ["heartbeat", "complete", "fail", "retry", "failure-delivered", "redrive"]
+        .map(|call| format!("/v1/outbox/rows/w:1/{call}"));
     let rest = ["outbox/claim", "outbox/reconcile", "shards/0/transfer", "shards/0/adopt"].map(|c| format!("/v1/{c}"));
     for path in workflow.iter().chain(&row).chain(&rest) {
         let response = send(&served, Method::POST, path, &[("content-type", "text/plain")], "{}").await;

@@ -16,9 +16,9 @@ use crate::error::ClientError;
 use crate::send::Call;
 use crate::wire::{
     AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
-    Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, ReadMode, RearmBody, ReconcileBody,
-    Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRow, StaleRows, TransferBody, WorkflowView,
-    Write,
+    Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, PageCall, ReadMode, RearmBody,
+    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRow, StaleRows, TransferBody,
+    WorkflowView, Write,
 };
 
 /// The result of a call.
@@ -236,23 +236,48 @@ impl Client {
 }
 
 impl Client {
-    async fn post<T: DeserializeOwned>(&self, path: String, body: &impl Serialize, write: Write) -> CallResult<T> {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: String,
+        body: &impl Serialize,
+        write: Write,
+    ) -> CallResult<T> {
         self.send(Call::post(path, body, &self.guard(write))?).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: String, query: &[(&str, u64)], mode: ReadMode) -> CallResult<T> {
         self.send(Call::get(with_query(path, query, mode))).await
     }
+
+    /// A page of a listing.
+    pub(crate) async fn list<T: DeserializeOwned>(
+        &self,
+        path: String,
+        mut words: Vec<(&str, Option<String>)>,
+        page: &PageCall,
+        mode: ReadMode,
+    ) -> CallResult<T> {
+        words.extend([("limit", Some(page.limit.to_string())), ("cursor", page.cursor.clone())]);
+        self.send(Call::get(with_words(path, &words, mode))).await
+    }
 }
 
-pub(crate) fn with_query(mut path: String, query: &[(&str, u64)], mode: ReadMode) -> String {
+pub(crate) fn with_query(path: String, query: &[(&str, u64)], mode: ReadMode) -> String {
+    let words: Vec<_> = query.iter().map(|(name, value)| (*name, Some(value.to_string()))).collect();
+    with_words(path, &words, mode)
+}
+
+/// The path with those of the parameters that have a value.
+pub(crate) fn with_words(mut path: String, words: &[(&str, Option<String>)], mode: ReadMode) -> String {
     let mut separator = '?';
     let mut add = |name: &str, value: &dyn Display| {
         path.push_str(&format!("{separator}{name}={value}"));
         separator = '&';
     };
-    for (name, value) in query {
-        add(name, value);
+    for (name, value) in words {
+        if let Some(value) = value {
+            add(name, &segment(value));
+        }
     }
     match mode {
         ReadMode::Linearizable => {}
@@ -266,7 +291,7 @@ pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientError> {
+pub(crate) fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientError> {
     if matches!(workflow.as_str(), "." | "..") {
         // URLs drop such segments, however they are written.
         return Err(ClientError::Invalid(format!("the workflow id {workflow:?} cannot be part of a URL")));
@@ -274,7 +299,7 @@ fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientErro
     Ok(format!("/v1/workflows/{}{rest}", segment(workflow.as_str())))
 }
 
-fn row_path(key: &DispatchKey, rest: &str) -> String {
+pub(crate) fn row_path(key: &DispatchKey, rest: &str) -> String {
     format!("/v1/outbox/rows/{}{rest}", segment(&key.to_string()))
 }
 

@@ -23,7 +23,9 @@ mod calls;
 mod client;
 mod error;
 mod events;
+mod listings;
 mod problem;
+mod rows;
 mod send;
 mod sse;
 mod visibility;
@@ -34,7 +36,8 @@ pub use error::ClientError;
 pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
-    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, DeadLetter, Delivery, Directory, EventId, EventMessage,
-    HeadGrew, HeadMessage, HeadScope, ListCall, MemberView, ReadMode, Reconciled, RowView, StaleRow, Topology,
-    WorkflowList, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
+    EventId, EventMessage, FailedRow, Head, HeadGrew, HeadMessage, HeadPage, HeadScope, ListCall, MemberView, PageCall,
+    ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace, StaleRow, Topology, UnsettledPage,
+    UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
 };

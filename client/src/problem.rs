@@ -108,6 +108,8 @@ mod tests {
             Reject::NodeState { node: node.clone(), problem: "is not up".into() },
             Reject::EpochConflict { shard, owner: Some(node), epoch },
             Reject::WorkflowNotFound { workflow: WorkflowId::new("w").unwrap() },
+            Reject::NotDeadLetter { key: "w:1".parse().unwrap(), status: RowStatus::Pending },
+            Reject::AlreadyJudged { key: "w:1".parse().unwrap() },
             Reject::WorkflowEnded { workflow: WorkflowId::new("w").unwrap(), status: WorkflowStatus::TimedOut },
         ]
     }

@@ -7,7 +7,9 @@
 mod cluster;
 mod events;
 mod growth;
+mod listings;
 mod outbox;
+mod rows;
 mod visibility;
 mod workflows;
 
@@ -18,9 +20,16 @@ use serde::{Deserialize, Serialize};
 pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
 pub use events::{EventBody, EventMessage, LaggedBody, Topology};
 pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
+pub use listings::{
+    CountPage, Head, HeadPage, RoutePage, RowsInNamespace, UnsettledPage, UnsettledWorkflow, WaitingRoute,
+};
 pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,
+};
+pub use rows::{
+    DeadLetterPage, FailedRow, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody,
+    StagedRows,
 };
 pub use visibility::{Counted, ListCall, WorkflowList};
 pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, SettleBody, WorkflowView};
@@ -47,6 +56,27 @@ impl<T> Answer<T> {
     /// The same answer with its value changed.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
         Answer { index: self.index, value: change(self.value) }
+    }
+}
+
+/// Which page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageCall {
+    /// Most items; at least 1.
+    pub limit: u32,
+    /// `next_cursor` of the page before; none for the first page. It belongs to that very listing.
+    pub cursor: Option<String>,
+}
+
+impl PageCall {
+    /// The first page.
+    pub fn first(limit: u32) -> Self {
+        Self { limit, cursor: None }
+    }
+
+    /// The page after the one that gave this cursor.
+    pub fn after(limit: u32, cursor: impl Into<String>) -> Self {
+        Self { limit, cursor: Some(cursor.into()) }
     }
 }
 

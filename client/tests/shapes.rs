@@ -131,6 +131,53 @@ fn transitions() {
 }
 
 #[test]
+fn rows_by_themselves_and_dead_letters() {
+    let staged = holdfast_machine::Staged { key: "w:1".parse().unwrap(), written: false };
+    shape(StagedRows { staged: vec![staged] }, r#"{"staged":[{"key":"w:1","written":false}]}"#);
+    let body: StageBody = serde_json::from_str(r#"{"rows":[{"ordinal":1,"activity_type":"charge"}]}"#).unwrap();
+    assert_eq!((body.namespace, body.rows.len()), (Default::default(), 1));
+    shape(RedriveBody { mode: RedriveMode::Forced }, r#"{"mode":"forced"}"#);
+    assert_eq!(serde_json::from_str::<RedriveBody>("{}").unwrap().mode, RedriveMode::Eligible);
+    shape(FailureDelivered { found: true }, r#"{"found":true}"#);
+    shape(DeadLetterPage { rows: Vec::new(), next_cursor: Some("c".into()) }, r#"{"rows":[],"next_cursor":"c"}"#);
+}
+
+#[test]
+fn listings() {
+    let unsettled = UnsettledWorkflow { workflow: "w".parse().unwrap(), pending: 2, claimed: 1 };
+    shape(
+        UnsettledPage { workflows: vec![unsettled], next_cursor: None },
+        r#"{"workflows":[{"workflow":"w","pending":2,"claimed":1}],"next_cursor":null}"#,
+    );
+    let route = WaitingRoute {
+        namespace: Default::default(),
+        task_queue: Default::default(),
+        node: Some(node()),
+        activity_type: "charge".parse().unwrap(),
+        pending: 3,
+        next_due: Millis(5),
+    };
+    shape(
+        RoutePage { routes: vec![route], next_cursor: None },
+        concat!(
+            r#"{"routes":[{"namespace":"default","task_queue":"default","node":"node-a","activity_type":"charge","#,
+            r#""pending":3,"next_due":5}],"next_cursor":null}"#,
+        ),
+    );
+    let counts = RowsInNamespace { namespace: Default::default(), pending: 2, claimed: 1, in_flight: 3 };
+    shape(
+        CountPage { namespaces: vec![counts], next_cursor: None },
+        r#"{"namespaces":[{"namespace":"default","pending":2,"claimed":1,"in_flight":3}],"next_cursor":null}"#,
+    );
+    let status = holdfast_machine::WorkflowStatus::Running;
+    let (workflow, run_id) = ("w".parse().unwrap(), "run-1".parse().unwrap());
+    shape(
+        HeadPage { heads: vec![Head { workflow, shard: ShardId(2), head: 7, status, run_id }], next_cursor: None },
+        r#"{"heads":[{"workflow":"w","shard":2,"head":7,"status":"running","run_id":"run-1"}],"next_cursor":null}"#,
+    );
+}
+
+#[test]
 fn ownership() {
     let fence = Some(Fence { owner: node(), epoch: Epoch(4) });
     shape(

@@ -5,7 +5,7 @@ use crate::archive::{Archive, ArchiveResult};
 use crate::history::Workflow;
 use crate::id::{DispatchKey, Namespace, ShardId, WorkflowId};
 use crate::keys;
-use crate::outbox::{Row, RowStatus};
+use crate::outbox::Row;
 use crate::row_counts::RowCounts;
 use crate::row_index::{PendingRoute, Route};
 use crate::state::Machine;
@@ -61,8 +61,7 @@ impl Machine {
     ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
         let row = |key: ArchiveResult<DispatchKey>| {
             let key = key?;
-            let row = self.row(archive, &key)?.filter(|row| row.status == RowStatus::Failed);
-            Ok(row.map(|row| (key, row)))
+            Ok(self.row(archive, &key)?.map(|row| (key, row)))
         };
         keys.map(row).filter_map(Result::transpose).collect()
     }

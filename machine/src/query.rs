@@ -130,6 +130,11 @@ impl Machine {
         self.index.counts().all()
     }
 
+    /// Those that come after a namespace.
+    pub fn namespace_counts_after(&self, after: Option<&Namespace>) -> impl Iterator<Item = (&Namespace, RowCounts)> {
+        self.index.counts().after(after)
+    }
+
     /// Live rows of one namespace.
     pub fn counts_of(&self, namespace: &Namespace) -> RowCounts {
         self.index.counts().get(namespace)

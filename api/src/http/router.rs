@@ -29,7 +29,9 @@ use utoipa_axum::routes;
 use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
-use super::{cluster, document, errors, events, health, outbox, shards, swagger_ui, visibility, workflows};
+use super::{
+    cluster, document, errors, events, health, listings, outbox, rows, shards, swagger_ui, visibility, workflows,
+};
 use crate::store::Store;
 
 /// Answers below this size are sent as they are.
@@ -110,6 +112,9 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(workflows::commit))
         .routes(routes!(workflows::settle))
         .routes(routes!(workflows::rearm))
+        .routes(routes!(rows::stage))
+        .routes(routes!(rows::dead_letters))
+        .routes(routes!(listings::heads))
         .routes(routes!(outbox::claim))
         .routes(routes!(outbox::row))
         .routes(routes!(outbox::heartbeat))
@@ -118,6 +123,12 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(outbox::retry))
         .routes(routes!(outbox::stale))
         .routes(routes!(outbox::reconcile))
+        .routes(routes!(rows::dead_letters_in))
+        .routes(routes!(rows::mark_failure_delivered))
+        .routes(routes!(rows::redrive))
+        .routes(routes!(listings::unsettled))
+        .routes(routes!(listings::routes))
+        .routes(routes!(listings::counts))
         .routes(routes!(shards::shards))
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))
