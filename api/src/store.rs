@@ -32,12 +32,15 @@ pub struct StoreOptions {
     pub limits: Limits,
     /// The longest that a call waits (a claim for work, a reader for the next event), whatever it asks for.
     pub wait_max: Duration,
+    /// Index rows that one count of workflows walks over at most.
+    pub count_rows_max: usize,
 }
 
 impl StoreOptions {
     /// Options with every default.
     pub fn new(node: NodeName, boot: BootId) -> Self {
-        Self { node, boot, limits: Limits::default(), wait_max: Duration::from_secs(60) }
+        let (limits, wait_max) = (Limits::default(), Duration::from_secs(60));
+        Self { node, boot, limits, wait_max, count_rows_max: 1_000_000 }
     }
 }
 

@@ -13,11 +13,9 @@ use crate::{Answer, ReadMode};
 /// Workflows that are read under one look.
 const WORKFLOWS_PER_LOOK: usize = 64;
 /// Index rows that are walked over under one look.
-const ROWS_PER_LOOK: usize = 2_000;
+const ROWS_PER_LOOK: usize = 500;
 /// Index rows that are walked over for one page; it ends early then.
 const ROWS_PER_PAGE: usize = 10_000;
-/// Index rows that are walked over for one count.
-const ROWS_PER_COUNT: usize = 1_000_000;
 
 impl Store {
     /// A page of a listing. It holds fewer workflows than asked for where few of those that were looked at are
@@ -56,20 +54,22 @@ impl Store {
     /// `invalid_argument` for a filter that makes no sense, `limit_exceeded` if there is too much to look at.
     pub async fn count_workflows(&self, filter: &WorkflowFilter, mode: ReadMode) -> StoreResult<u64> {
         filter.check()?;
-        let look = |after: Option<Position>| {
+        let rows_max = self.shared.options.count_rows_max;
+        let look = |after: Option<Position>, walked: usize| {
+            let rows = (rows_max - walked).min(ROWS_PER_LOOK);
             move |machine: &Machine, archive: &dyn Archive| {
-                machine.count_workflows(archive, filter, after.as_ref(), ROWS_PER_LOOK)
+                machine.count_workflows(archive, filter, after.as_ref(), rows)
             }
         };
-        let Answer { index, value: mut sum } = self.read(mode, look(None)).await?;
+        let Answer { index, value: mut sum } = self.read(mode, look(None, 0)).await?;
         while sum.next.is_some() {
-            if sum.rows >= ROWS_PER_COUNT {
+            if sum.rows >= rows_max {
                 let what = "the number of workflows to look at (ask for a shorter time or fewer types)".to_owned();
-                let (limit, actual) = (ROWS_PER_COUNT as u64, sum.rows as u64 + 1);
+                let (limit, actual) = (rows_max as u64, sum.rows as u64 + 1);
                 return Err(Reject::LimitExceeded { what, limit, actual }.into());
             }
             tokio::task::yield_now().await;
-            let more = self.shared.raft.view(look(sum.next.take()))?;
+            let more = self.shared.raft.view(look(sum.next.take(), sum.rows))?;
             sum.count += more.count;
             sum.rows += more.rows;
             sum.next = more.next;

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use holdfast_api::ListCall;
+use holdfast_api::{ListCall, Store, StoreOptions};
 use holdfast_client::{Client, ReadMode, Write};
 use holdfast_machine::{
     AttributeFilter, AttributeRange, AttributeValue, Attributes, AttributesUpdate, EventKind, ListedWorkflow, Millis,
@@ -227,6 +227,23 @@ async fn what_is_rare_is_found_over_several_looks() {
     let rare = AttributeFilter { name: "kind".parse().unwrap(), equals: Some(text("rare")), range: None };
     let filter = WorkflowFilter { attributes: vec![wide, rare], ..WorkflowFilter::default() };
     assert_eq!(found(&served, filter).await.len(), 3);
+}
+
+/// A count that is not finished is no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_with_too_much_to_look_at_is_refused() {
+    let served = some().await;
+    let boot = "boot-1".parse().unwrap();
+    let options = StoreOptions { count_rows_max: 3, ..StoreOptions::new(support::node(), boot) };
+    let store = Store::new(served.raft.clone(), options);
+    let since = |from| TimeRange { from: Some(Millis(from)), to: None };
+    let filter = WorkflowFilter { started: since(0), ..WorkflowFilter::default() };
+    let refused = store.count_workflows(&filter, ReadMode::Linearizable).await.unwrap_err();
+    assert!(matches!(refused.reject(), Some(Reject::LimitExceeded { limit: 3, actual: 4, .. })), "{refused:?}");
+    let closed = WorkflowFilter { closed: since(0), ..WorkflowFilter::default() };
+    assert_eq!(store.count_workflows(&closed, ReadMode::Linearizable).await.unwrap().value, 2);
+    let mail = WorkflowFilter { workflow_types: vec!["mail".parse().unwrap()], ..WorkflowFilter::default() };
+    assert_eq!(store.count_workflows(&mail, ReadMode::Linearizable).await.unwrap().value, 2, "known without a look");
 }
 
 #[tokio::test(flavor = "multi_thread")]

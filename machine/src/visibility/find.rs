@@ -72,7 +72,7 @@ struct Search<'a> {
 }
 
 impl Machine {
-    /// Up to `limit` workflows from behind `after` on, found among at most `rows_max` index rows.
+    /// Up to `limit` workflows (at least 1) from behind `after` on, found among at most `rows_max` index rows.
     ///
     /// # Errors
     /// When the archive cannot be read, as with all questions here.
@@ -84,6 +84,8 @@ impl Machine {
         limit: usize,
         rows_max: usize,
     ) -> ArchiveResult<WorkflowPage> {
+        // None would never come to an end.
+        let (limit, rows_max) = (limit.max(1), rows_max.max(1));
         let (search, mut walk) = Search::begin(self, archive, query, after, limit)?;
         let mut page = WorkflowPage { workflows: Vec::new(), next: None, rows: 0 };
         while page.workflows.len() < limit && page.rows < rows_max {
@@ -112,6 +114,7 @@ impl Machine {
             let wanted = self.lanes.of(&filter.namespace).filter(|(lane, _)| filter.takes_lane(lane, false));
             return Ok(WorkflowCount { count: wanted.map(|(_, count)| count).sum(), next: None, rows: 0 });
         }
+        let rows_max = rows_max.max(1);
         let sort = if filter.closed.is_all() { WorkflowSort::Started } else { WorkflowSort::Closed };
         let query = WorkflowQuery { filter: filter.clone(), sort, order: SortOrder::Oldest };
         let (search, mut walk) = Search::begin(self, archive, &query, after, rows_max)?;
