@@ -77,7 +77,7 @@ fn commit(number: u64, step: u64, types: u64) -> Result<Request, Failure> {
     let started = || -> Result<NewEvent, Failure> {
         let mut event =
             NewEvent::started(format!("type-{}", number % types).parse()?).with(Payload::octets(vec![7; 200]));
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             let customer = AttributeValue::Text(format!("customer-{}", number / 2 % CUSTOMERS));
             let amount = AttributeValue::Integer(number.cast_signed());
             event.search_attributes =
@@ -88,7 +88,7 @@ fn commit(number: u64, step: u64, types: u64) -> Result<Request, Failure> {
     let event = match step {
         0 => started()?,
         1 => NewEvent::of(EventKind::SignalReceived).with(Payload::octets(vec![7; 200])),
-        _ if number % 100 == 0 => NewEvent::of(EventKind::WorkflowFailed),
+        _ if number.is_multiple_of(100) => NewEvent::of(EventKind::WorkflowFailed),
         _ => NewEvent::of(EventKind::WorkflowCompleted),
     };
     Ok(Command::Commit(Commit::new(workflow, step).event(event)).into())
