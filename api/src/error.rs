@@ -82,7 +82,8 @@ impl StoreError {
             | Self::Unknown
             | Self::Overloaded
             | Self::StorageFull
-            | Self::Stopped => true,
+            | Self::Stopped
+            | Self::Reject(Reject::BeingRemoved { .. }) => true,
             Self::Reject(_) | Self::Read(_) | Self::WrongReply { .. } => false,
         }
     }
@@ -104,6 +105,7 @@ fn reject_status(reject: &Reject) -> u16 {
         | Reject::WorkflowNotFound { .. }
         | Reject::NamespaceNotFound { .. } => 404,
         Reject::LimitExceeded { .. } => 413,
+        Reject::BeingRemoved { .. } => 503,
         Reject::SequenceConflict { .. }
         | Reject::NotOwner { .. }
         | Reject::AlreadyTerminal { .. }
@@ -115,7 +117,6 @@ fn reject_status(reject: &Reject) -> u16 {
         | Reject::EpochConflict { .. }
         | Reject::WorkflowEnded { .. }
         | Reject::WorkflowOpen { .. }
-        | Reject::BeingRemoved { .. }
         | Reject::NotDeadLetter { .. }
         | Reject::AlreadyJudged { .. }
         | Reject::NamespaceDeprecated { .. } => 409,
@@ -154,6 +155,7 @@ mod tests {
         let conflict = Reject::SequenceConflict { workflow: "w".parse().unwrap(), expected: 0, found: 1 };
         let kind = EventKind::WorkflowPaused;
         let ended = Reject::WorkflowEnded { workflow: "w".parse().unwrap(), status: WorkflowStatus::Failed };
+        let open = Reject::WorkflowOpen { workflow: "w".parse().unwrap(), status: WorkflowStatus::Paused };
         let refusals = [
             (conflict, "sequence_conflict", 409),
             (Reject::NotOwner { shard, owner: None, epoch }, "not_owner", 409),
@@ -172,6 +174,9 @@ mod tests {
             (ended, "workflow_ended", 409),
             (Reject::NotDeadLetter { key: key(), status: RowStatus::Done }, "not_dead_letter", 409),
             (Reject::AlreadyJudged { key: key() }, "already_judged", 409),
+            (open, "workflow_open", 409),
+            (Reject::NamespaceNotFound { namespace: "acme".parse().unwrap() }, "namespace_not_found", 404),
+            (Reject::NamespaceDeprecated { namespace: "acme".parse().unwrap() }, "namespace_deprecated", 409),
         ];
         for (reject, code, status) in refusals {
             let error = StoreError::from(reject);
@@ -180,6 +185,7 @@ mod tests {
         let failures = [
             (StoreError::NoQuorum { waited_ms: 1 }, "no_quorum", 503, true),
             (StoreError::IndexNotReached { min_index: 9, applied: 5 }, "index_not_reached", 503, true),
+            (Reject::BeingRemoved { workflow: "w".parse().unwrap() }.into(), "being_removed", 503, true),
             (StoreError::Stopped, "stopped", 503, true),
             (StoreError::Unknown, "unknown", 504, true),
             (StoreError::Overloaded, "overloaded", 429, true),

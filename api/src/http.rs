@@ -12,6 +12,7 @@ mod events;
 mod extract;
 mod health;
 mod listings;
+mod namespaces;
 mod outbox;
 mod router;
 mod rows;

@@ -20,6 +20,7 @@ mod growth;
 pub mod http;
 mod listings;
 mod metrics;
+mod namespaces;
 mod outbox;
 mod read;
 mod rows;

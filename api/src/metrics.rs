@@ -43,7 +43,7 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::MarkFailureDelivered { .. } => "mark_failure_delivered",
         Command::Redrive { .. } => "redrive",
         Command::PutNamespace { .. } => "put_namespace",
-        Command::Purge => "purge",
+        Command::Purge { .. } => "purge",
         Command::Delete { .. } => "delete",
     }
 }

@@ -58,8 +58,8 @@ async fn a_read_that_makes_no_sense_gets_a_problem() {
         let response = send(&served, Method::GET, path, &[], "").await;
         assert_problem(path, response, status, code).await;
     }
-    let deleted = send(&served, Method::DELETE, "/v1/workflows/w", &[], "").await;
-    assert_problem("DELETE", deleted, 405, "method_not_allowed").await;
+    let patched = send(&served, Method::PATCH, "/v1/workflows/w", &[], "").await;
+    assert_problem("PATCH", patched, 405, "method_not_allowed").await;
 }
 
 /// A number that nothing has yet is no lack of a quorum.

@@ -69,7 +69,8 @@ impl ClientError {
             | Self::Overloaded(_)
             | Self::StorageFull(_)
             | Self::Stopped(_)
-            | Self::Unreachable(_) => true,
+            | Self::Unreachable(_)
+            | Self::Reject(Reject::BeingRemoved { .. }) => true,
             Self::Problem(problem) => matches!(problem.status, 408 | 503),
             Self::Reject(_) | Self::Protocol(_) | Self::Invalid(_) => false,
         }
@@ -121,6 +122,8 @@ mod tests {
             let error = ClientError::from(Problem::new(400, code, "why"));
             assert_eq!((error.code(), error.is_retryable()), (code, retryable));
         }
+        let problem = Problem::of_reject(503, &Reject::BeingRemoved { workflow: "w".parse().unwrap() });
+        assert!(ClientError::from(problem).is_retryable());
         let starting = ClientError::from(Problem::new(503, "not_ready", "the node is starting"));
         assert!(starting.is_retryable());
         assert_eq!(

@@ -24,6 +24,7 @@ mod client;
 mod error;
 mod events;
 mod listings;
+mod namespaces;
 mod problem;
 mod rows;
 mod send;

@@ -110,6 +110,10 @@ mod tests {
             Reject::WorkflowNotFound { workflow: WorkflowId::new("w").unwrap() },
             Reject::NotDeadLetter { key: "w:1".parse().unwrap(), status: RowStatus::Pending },
             Reject::AlreadyJudged { key: "w:1".parse().unwrap() },
+            Reject::WorkflowOpen { workflow: WorkflowId::new("w").unwrap(), status: WorkflowStatus::Paused },
+            Reject::BeingRemoved { workflow: WorkflowId::new("w").unwrap() },
+            Reject::NamespaceNotFound { namespace: "acme".parse().unwrap() },
+            Reject::NamespaceDeprecated { namespace: "acme".parse().unwrap() },
             Reject::WorkflowEnded { workflow: WorkflowId::new("w").unwrap(), status: WorkflowStatus::TimedOut },
         ]
     }

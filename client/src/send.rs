@@ -62,6 +62,18 @@ impl Call {
         Ok(Self { method: Method::POST, path, headers, body, is_write: true, wait })
     }
 
+    /// A write that sets what stands at this path.
+    pub fn put(path: String, body: &impl Serialize, write: &Write) -> Result<Self, ClientError> {
+        Ok(Self { method: Method::PUT, ..Self::post(path, body, write)? })
+    }
+
+    /// A write that removes what stands at this path.
+    pub fn delete(path: String, write: &Write) -> Result<Self, ClientError> {
+        let mut call = Self { method: Method::DELETE, body: None, ..Self::post(path, &(), write)? };
+        call.headers.remove(CONTENT_TYPE);
+        Ok(call)
+    }
+
     /// A read that says with a body what is asked for.
     pub fn ask(path: String, body: &impl Serialize) -> Result<Self, ClientError> {
         Ok(Self { is_write: false, ..Self::post(path, body, &Write::default())? })

@@ -8,6 +8,7 @@ mod cluster;
 mod events;
 mod growth;
 mod listings;
+mod namespaces;
 mod outbox;
 mod rows;
 mod visibility;
@@ -23,6 +24,7 @@ pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
 pub use listings::{
     CountPage, Head, HeadPage, RoutePage, RowsInNamespace, UnsettledPage, UnsettledWorkflow, WaitingRoute,
 };
+pub use namespaces::{Deleted, NamespacePage, NamespaceView};
 pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,

@@ -6,9 +6,9 @@ use std::fmt::Debug;
 use holdfast_client::wire::*;
 use holdfast_machine::{
     AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch, EventKind,
-    Evidence, Fence, Holder, ListedWorkflow, Millis, NewEvent, NewRow, NodeName, Payload, RetryPolicy, Returned,
-    RowStatus, Scope, ShardId, SortOrder, TimeRange, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort,
-    WorkflowStatus, WorkflowType,
+    Evidence, Fence, Holder, ListedWorkflow, Millis, NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName,
+    Payload, RetryPolicy, Returned, RowStatus, Scope, ShardId, SortOrder, TimeRange, WorkflowFilter, WorkflowId,
+    WorkflowQuery, WorkflowSort, WorkflowStatus, WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -302,4 +302,30 @@ fn unknown_members_are_refused() {
         assert!(serde_json::from_str::<AppendBody>(text).is_err());
         assert!(serde_json::from_str::<CommitBody>(text).is_err());
     }
+}
+
+#[test]
+fn namespaces() {
+    let settings = NamespaceSettings {
+        description: "invoices".into(),
+        claimed_max: Some(5),
+        retention_ms: None,
+        retention_ms_by_type: [("audit".parse().unwrap(), Some(1))].into(),
+        ..NamespaceSettings::default()
+    };
+    let text = r#"{"description":"invoices","deprecated":false,"claimed_max":5,"retention_ms":null,"retention_ms_by_type":{"audit":1}}"#;
+    shape(settings.clone(), text);
+    shape(
+        NamespaceState { created_at: Millis(7), settings: settings.clone() },
+        &format!(r#"{{"created_at":7,"settings":{text}}}"#),
+    );
+    let namespace = "acme".parse().unwrap();
+    let view = NamespaceView { namespace, created_at: Millis(7), settings, pending: 1, claimed: 2 };
+    shape(
+        NamespacePage { namespaces: vec![view], next_cursor: Some("c".into()) },
+        &format!(
+            r#"{{"namespaces":[{{"namespace":"acme","created_at":7,"settings":{text},"pending":1,"claimed":2}}],"next_cursor":"c"}}"#
+        ),
+    );
+    shape(Deleted {}, "{}");
 }

@@ -98,6 +98,11 @@ impl<'a> Apply<'a> {
         {
             return Ok(Err(reject));
         }
+        if let Some(workflow) = command.workflow()
+            && self.state.is_being_removed(workflow)
+        {
+            return Ok(Err(Reject::BeingRemoved { workflow: workflow.clone() }));
+        }
         self.command(command)
     }
 
@@ -127,7 +132,8 @@ impl<'a> Apply<'a> {
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark_failure_delivered(key),
             Command::Redrive { key, forced } => self.redrive(key, forced),
-            Command::Purge | Command::Delete { .. } => Ok(Err(Reject::invalid("this version does not do that yet"))),
+            Command::Purge { workflows } => self.purge(workflows).map(Ok),
+            Command::Delete { workflow } => self.delete_workflow(workflow),
         }
     }
 

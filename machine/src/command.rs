@@ -193,8 +193,12 @@ pub enum Command {
         /// All of its settings.
         settings: NamespaceSettings,
     },
-    /// Since 0.1. Removes a portion of what its namespace's retention has run out for.
-    Purge,
+    /// Since 0.1. Takes those of these workflows out of sight whose retention has run out, and clears away a portion
+    /// of what removed workflows left. [`crate::Machine::due_purge`] makes it.
+    Purge {
+        /// The workflows, in order; at most [`crate::limits::WORKFLOWS_PURGED_PER_ENTRY_MAX`] of them count.
+        workflows: Vec<WorkflowId>,
+    },
     /// Since 0.1. Removes one finished workflow before its time.
     Delete {
         /// The workflow.
@@ -226,7 +230,7 @@ impl Command {
             | Self::Reconcile { .. }
             | Self::Tick
             | Self::PutNamespace { .. }
-            | Self::Purge => None,
+            | Self::Purge { .. } => None,
         }
     }
 }

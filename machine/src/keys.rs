@@ -20,6 +20,7 @@
 //! | `H` | workflow id, NUL, ordinal, u64 | the namespace of a dead letter |
 //! | `K` | idempotency key | remembered reply |
 //! | `Q` | namespace | its settings |
+//! | `J` | workflow id | what is left of a workflow that is being removed |
 //! | `U` | lane | number of workflows in the lane |
 //! | `V` | lane, start, u64, workflow id | close; none if open |
 //! | `Z` | lane, close, u64, workflow id | start; closed workflows only |
@@ -58,6 +59,10 @@ pub(crate) const TIMERS: u8 = b'F';
 pub(crate) const REPLIES: u8 = b'K';
 pub(crate) const LANES: u8 = b'U';
 pub(crate) const NAMESPACES: u8 = b'Q';
+pub(crate) const REMOVALS: u8 = b'J';
+pub(crate) const RUNS: u8 = b'R';
+pub(crate) const FINISHED_ROWS: u8 = b'O';
+pub(crate) const OUTCOMES: u8 = b'T';
 
 fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
     let mut key = Vec::with_capacity(2 + id.len() + rest.iter().map(|part| part.len()).sum::<usize>());
@@ -97,7 +102,7 @@ pub(crate) fn closed_workflow(id: &WorkflowId) -> Key {
 }
 
 pub(crate) fn run(id: &WorkflowId, number: u32) -> Key {
-    key(b'R', id.as_str(), &[&number.to_be_bytes()])
+    key(RUNS, id.as_str(), &[&number.to_be_bytes()])
 }
 
 pub(crate) fn event(id: &WorkflowId, seq: u64) -> Key {
@@ -109,7 +114,7 @@ pub(crate) fn live_row(row: &DispatchKey) -> Key {
 }
 
 pub(crate) fn finished_row(row: &DispatchKey) -> Key {
-    key(b'O', row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
+    key(FINISHED_ROWS, row.workflow.as_str(), &[&row.ordinal.to_be_bytes()])
 }
 
 pub(crate) fn input(row: &DispatchKey) -> Key {
@@ -121,7 +126,7 @@ pub(crate) fn details(row: &DispatchKey) -> Key {
 }
 
 pub(crate) fn outcome(id: &WorkflowId, run: u32, ordinal: u64) -> Key {
-    key(b'T', id.as_str(), &[&run.to_be_bytes(), &ordinal.to_be_bytes()])
+    key(OUTCOMES, id.as_str(), &[&run.to_be_bytes(), &ordinal.to_be_bytes()])
 }
 
 pub(crate) fn timer(id: &WorkflowId, timer: &TimerId) -> Key {
@@ -223,6 +228,15 @@ pub(crate) fn parse_lane(key: &[u8]) -> ArchiveResult<Lane> {
 
 pub(crate) fn namespace(name: &Namespace) -> Key {
     key(NAMESPACES, name.as_str(), &[])
+}
+
+pub(crate) fn removal(id: &WorkflowId) -> Key {
+    key(REMOVALS, id.as_str(), &[])
+}
+
+/// The range that holds what a table has of one workflow.
+pub(crate) fn of_workflow(table: u8, id: &WorkflowId) -> (Key, Key) {
+    (key(table, id.as_str(), &[&[]]), end_of(table, id.as_str()))
 }
 
 /// The range that holds a whole table.

@@ -19,7 +19,7 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow), `claim.rs`,
-//! `recovery.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
+//! `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
 //! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
 
@@ -52,6 +52,7 @@ mod projection;
 mod query;
 mod recovery;
 mod reject;
+mod removal;
 mod reply;
 mod row_counts;
 mod row_index;
@@ -89,6 +90,7 @@ pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};
 pub use payload::{JSON, OCTETS, Payload};
 pub use query::ReadMode;
 pub use reject::Reject;
+pub use removal::DuePurge;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
 pub use row_counts::RowCounts;
 pub use row_index::{PendingRoute, Route};

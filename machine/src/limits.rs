@@ -28,6 +28,10 @@ pub const FILTER_TYPES_MAX: usize = 100;
 pub const FILTER_ATTRIBUTES_MAX: usize = 10;
 /// Most namespaces that a cluster has.
 pub const NAMESPACES_MAX: usize = 10_000;
+/// Finished workflows that one log entry takes out of sight at most.
+pub const WORKFLOWS_PURGED_PER_ENTRY_MAX: usize = 100;
+/// Stored keys of removed workflows that one log entry deletes, give or take those of one row.
+pub const KEYS_REMOVED_PER_ENTRY_MAX: usize = 1_000;
 /// Longest description of a namespace, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 /// Most workflow types with a retention of their own in a namespace.

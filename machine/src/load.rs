@@ -35,6 +35,10 @@ impl Machine {
             machine.namespaces.insert(keys::parse_id(key)?, state);
             Ok(())
         })?;
+        each(archive, keys::REMOVALS, |key, events_left| {
+            machine.removals.insert(keys::parse_id(key)?, events_left);
+            Ok(())
+        })?;
         each(archive, keys::OPEN_WORKFLOWS, |key, workflow| {
             let id: WorkflowId = keys::parse_id(key)?;
             machine.open.insert(machine.shard_of(&id), id, workflow);

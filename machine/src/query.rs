@@ -1,5 +1,7 @@
 //! Reading the state: what a node answers without proposing anything.
 
+use serde::de::DeserializeOwned;
+
 use crate::archive::{Archive, ArchiveResult};
 use crate::command::Scope;
 use crate::history::{HistoryEvent, Run, StoredEvent, Workflow};
@@ -48,6 +50,9 @@ impl Machine {
         from_seq: u64,
         limit: usize,
     ) -> ArchiveResult<Vec<HistoryEvent>> {
+        if self.is_being_removed(id) {
+            return Ok(Vec::new());
+        }
         let (from, to) = (keys::event(id, from_seq.max(1)), keys::event(id, u64::MAX));
         let pairs = self.scan(archive, &from, &to, limit)?;
         pairs.iter().map(|(key, value)| Ok(keys::decode::<StoredEvent>(key, value)?.event)).collect()
@@ -58,6 +63,9 @@ impl Machine {
     /// # Errors
     /// When the archive cannot be read.
     pub fn runs(&self, archive: &dyn Archive, id: &WorkflowId, limit: usize) -> ArchiveResult<Vec<Run>> {
+        if self.is_being_removed(id) {
+            return Ok(Vec::new());
+        }
         let pairs = self.scan(archive, &keys::run(id, 0), &keys::run(id, u32::MAX), limit)?;
         pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
     }
@@ -69,7 +77,7 @@ impl Machine {
     pub fn row(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Row>> {
         match self.rows.get(self.shard_of(&key.workflow), key) {
             Some(row) => Ok(Some(row.clone())),
-            None => self.get(archive, &keys::finished_row(key)),
+            None => self.get_of(archive, &key.workflow, &keys::finished_row(key)),
         }
     }
 
@@ -78,7 +86,7 @@ impl Machine {
     /// # Errors
     /// When the archive cannot be read.
     pub fn input(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Payload>> {
-        self.get(archive, &keys::input(key))
+        self.get_of(archive, &key.workflow, &keys::input(key))
     }
 
     /// What the last heartbeat of a row said.
@@ -86,7 +94,17 @@ impl Machine {
     /// # Errors
     /// When the archive cannot be read.
     pub fn details(&self, archive: &dyn Archive, key: &DispatchKey) -> ArchiveResult<Option<Payload>> {
-        self.get(archive, &keys::details(key))
+        self.get_of(archive, &key.workflow, &keys::details(key))
+    }
+
+    /// What stands under a key of a workflow, unless the workflow is being removed.
+    fn get_of<T: DeserializeOwned>(
+        &self,
+        archive: &dyn Archive,
+        id: &WorkflowId,
+        key: &[u8],
+    ) -> ArchiveResult<Option<T>> {
+        if self.is_being_removed(id) { Ok(None) } else { self.get(archive, key) }
     }
 
     /// The directory, by shard. A shard without an owner is not listed.

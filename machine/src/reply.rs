@@ -104,7 +104,7 @@ pub enum Reply {
     Purged {
         /// Finished workflows that are not to be seen any more.
         workflows: u64,
-        /// True if more is due already.
+        /// True if something is left to be cleared away.
         more: bool,
     },
     /// The workflow is not to be seen any more.

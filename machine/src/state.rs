@@ -46,6 +46,8 @@ pub struct Machine {
     pub(crate) directory: Directory,
     pub(crate) namespaces: BTreeMap<Namespace, NamespaceState>,
     pub(crate) open: OpenWorkflows,
+    /// Workflows that are being removed, with how many of their events are left.
+    pub(crate) removals: BTreeMap<WorkflowId, u64>,
     pub(crate) rows: LiveRows,
     pub(crate) index: RowIndex,
     pub(crate) timers: TimerIndex,
@@ -315,12 +317,17 @@ impl Apply<'_> {
 
     /// Writes a row in the place of a finished one.
     pub fn replace_row(&mut self, key: &DispatchKey, finished: &Row, row: Row) {
+        self.drop_finished_row(key, finished);
+        self.put_row(key, row);
+    }
+
+    /// Deletes a finished row, but not what stands beside it.
+    pub fn drop_finished_row(&mut self, key: &DispatchKey, finished: &Row) {
         self.state.delete(keys::finished_row(key));
         if finished.status == RowStatus::Failed {
             self.state.delete(keys::dead_letter_in(&finished.namespace, key));
             self.state.delete(keys::dead_letter_of(key));
         }
-        self.put_row(key, row);
     }
 }
 

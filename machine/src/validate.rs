@@ -43,7 +43,7 @@ impl Limits {
             | Command::Timer { .. }
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
-            | Command::Purge
+            | Command::Purge { .. }
             | Command::Delete { .. } => Ok(()),
             Command::PutNamespace { settings, .. } => check_settings(settings),
             Command::Stage { rows, .. } => self.check_rows(rows),

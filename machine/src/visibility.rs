@@ -161,7 +161,6 @@ impl Apply<'_> {
     }
 
     /// Takes a workflow that is removed out of all listings and counts, with its attributes.
-    #[allow(dead_code)] // What removes workflows calls it.
     pub fn remove_from_visibility(&mut self, id: &WorkflowId, workflow: &Workflow) -> ArchiveResult<()> {
         self.relist(id, Some(&Facts::from(workflow)), None, Some(Attributes::new()))
     }

@@ -178,6 +178,11 @@ fn extreme() -> impl Strategy<Value = Command> {
                 Command::PutNamespace { namespace: Namespace::default(), settings }
             }
         ),
+        any::<bool>().prop_map(|known| {
+            let workflow = if known { workflow() } else { "nobody".parse().unwrap() };
+            Command::Purge { workflows: vec![workflow.clone(), workflow] }
+        }),
+        Just(Command::Delete { workflow: workflow() }),
         (number(), small()).prop_map(|(older_than_ms, limit)| {
             Command::Reconcile { older_than_ms, limit, excluded: vec![key(u64::MAX)] }
         }),

@@ -258,6 +258,7 @@ impl Node {
         self.spawn(adopter.run());
         self.spawn(ticker::end_leases(handle.clone()));
         self.spawn(ticker::reconcile(handle.clone(), settings));
+        self.spawn(ticker::purge(handle.clone()));
         self.spawn(telemetry::keep_gauges(handle.clone(), name.clone(), metrics));
     }
 

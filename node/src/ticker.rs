@@ -1,5 +1,6 @@
 //! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended and
-//! nobody else writes, and the safety net under rows whose holder is gone.
+//! nobody else writes, the safety net under rows whose holder is gone, and the removal of what has been kept long
+//! enough.
 
 use std::time::Duration;
 
@@ -17,6 +18,14 @@ const ROWS_MAX: usize = 10_000;
 /// Claims that are younger than the oldest stale one by this much are excluded as well, so that none becomes old
 /// enough on the proposal's way into the log.
 const MARGIN_MS: u64 = 15_000;
+
+/// Pause between two looks for workflows whose retention has run out.
+const PURGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two parts of such a look.
+const SEARCH_PAUSE: Duration = Duration::from_millis(50);
+/// The shortest pause between two purges. It is longer if they take longer, so that they are under way for half of the
+/// time at most.
+const PURGE_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// When the leader looks for rows whose holder is gone.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +60,38 @@ fn first_lease_end(handle: &Handle) -> Option<Millis> {
         return None;
     }
     handle.view(|machine, _| machine.next_lease_end())
+}
+
+/// Removes finished workflows when their retention has run out, until the node stops. Nothing is written as long as
+/// nothing is due.
+pub(crate) async fn purge(handle: Handle) {
+    let mut from = 0;
+    loop {
+        let pause = if handle.is_leader() { purge_next(&handle, &mut from).await } else { PURGE_INTERVAL };
+        sleep(pause).await;
+    }
+}
+
+/// Looks from where the last look ended, and removes a portion of what is due. Returns the pause after it.
+async fn purge_next(handle: &Handle, from: &mut usize) -> Duration {
+    let wall = Millis(SystemClock.now_ms());
+    let found = match handle.view(|machine, archive| machine.due_purge(archive, wall.max(machine.now()), *from)) {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::error!(%error, "finished workflows whose retention has run out could not be looked for");
+            return PURGE_INTERVAL;
+        }
+    };
+    *from = found.next;
+    let Some(command) = found.command else {
+        return if found.next == 0 { PURGE_INTERVAL } else { SEARCH_PAUSE };
+    };
+    let begun = Instant::now();
+    match handle.propose(command.into()).await {
+        Ok(committed) => tracing::debug!(reply = ?committed.reply, "finished workflows were removed"),
+        Err(error) => tracing::debug!(%error, "a purge did not get through; it comes again"),
+    }
+    begun.elapsed().max(PURGE_PAUSE_MIN)
 }
 
 /// Looks for rows whose holder is gone at each interval, until the node stops.

@@ -25,6 +25,7 @@ use super::extract::PAGE;
     tags(
         (name = "workflows", description = "Histories and what is derived from them"),
         (name = "outbox", description = "Activities that wait, are claimed, or have ended"),
+        (name = "namespaces", description = "Tenants: ceilings and retention"),
         (name = "shards", description = "Who owns which slice of the workflows"),
         (name = "cluster", description = "Nodes and their agreement"),
         (name = "events", description = "What happens in the cluster, as a stream"),
@@ -84,7 +85,8 @@ fn complete(path: &str, operation: &mut Value) {
         operation["parameters"].as_array().is_some_and(|all| all.iter().any(|p| p["name"] == IDEMPOTENCY_HEADER));
     let has_body = operation["requestBody"].is_object();
     let is_stored = path.starts_with("/v1/");
-    let common: [(bool, u16, &str); 8] = [
+    let is_about_a_workflow = path.starts_with("/v1/workflows/{id}") || path.starts_with("/v1/outbox/rows/");
+    let common: [(bool, u16, &str); 9] = [
         (is_stored, 400, "invalid_argument"),
         (has_body, 408, "body_unread"),
         (is_write, 409, "not_owner idempotency_conflict"),
@@ -93,6 +95,7 @@ fn complete(path: &str, operation: &mut Value) {
         (is_write, 429, "overloaded"),
         (is_stored, 500, "state_unreadable internal"),
         (is_stored, 503, "no_quorum index_not_reached stopped"),
+        (is_write && is_about_a_workflow, 503, "being_removed"),
     ];
     let common = common.into_iter().chain([(is_write, 504, "unknown"), (is_write, 507, "storage_full")]);
     let Some(Value::Object(responses)) = operation.get_mut("responses") else { return };

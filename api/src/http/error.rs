@@ -135,6 +135,7 @@ mod tests {
             (StoreError::NoQuorum { waited_ms: 2_000 }, 503, true),
             (StoreError::IndexNotReached { min_index: 9, applied: 5 }, 503, true),
             (StoreError::Stopped, 503, true),
+            (Reject::BeingRemoved { workflow: "w".parse().unwrap() }.into(), 503, true),
             (StoreError::Overloaded, 429, true),
             (StoreError::Unknown, 504, false),
             (StoreError::StorageFull, 507, false),

@@ -26,10 +26,10 @@ pub(crate) struct UnsettledParams {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListingParams {
-    limit: Option<u32>,
-    cursor: Option<String>,
-    consistency: Option<Consistency>,
-    min_index: Option<u64>,
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+    pub consistency: Option<Consistency>,
+    pub min_index: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -47,7 +47,8 @@ pub(crate) struct HeadParams {
     min_index: Option<u64>,
 }
 
-fn page(limit: Option<u32>, cursor: Option<String>) -> PageCall {
+/// The page that these parameters ask for.
+pub(crate) fn page(limit: Option<u32>, cursor: Option<String>) -> PageCall {
     PageCall { limit: limit.unwrap_or(PAGE), cursor }
 }
 

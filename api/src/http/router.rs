@@ -30,7 +30,8 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    cluster, document, errors, events, health, listings, outbox, rows, shards, swagger_ui, visibility, workflows,
+    cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, visibility,
+    workflows,
 };
 use crate::store::Store;
 
@@ -100,12 +101,12 @@ fn routes() -> OpenApiRouter<Store> {
 
 fn version_1() -> OpenApiRouter<Store> {
     OpenApiRouter::new()
-        .routes(routes!(workflows::workflow))
+        .routes(routes!(workflows::workflow, workflows::delete))
         .routes(routes!(visibility::list))
         .routes(routes!(visibility::count))
         // A workflow may have these names as well.
-        .route("/workflows/list", get(workflows::workflow))
-        .route("/workflows/count", get(workflows::workflow))
+        .route("/workflows/list", get(workflows::workflow).delete(workflows::delete))
+        .route("/workflows/count", get(workflows::workflow).delete(workflows::delete))
         .routes(routes!(workflows::history))
         .routes(routes!(workflows::runs))
         .routes(routes!(workflows::append))
@@ -115,6 +116,8 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(rows::stage))
         .routes(routes!(rows::dead_letters))
         .routes(routes!(listings::heads))
+        .routes(routes!(namespaces::namespaces))
+        .routes(routes!(namespaces::namespace, namespaces::put_namespace))
         .routes(routes!(outbox::claim))
         .routes(routes!(outbox::row))
         .routes(routes!(outbox::heartbeat))

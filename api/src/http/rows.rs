@@ -45,7 +45,7 @@ pub(crate) struct NamespaceParams {
     request_body = StageBody,
     responses(
         (status = 200, body = StagedRows),
-        (status = 409, description = "workflow_ended being_removed namespace_deprecated"),
+        (status = 409, description = "workflow_ended namespace_deprecated"),
     )
 )]
 pub(crate) async fn stage(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use holdfast_client::wire::{
-    AppendBody, CommitBody, Consistency, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
+    AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
 };
 use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
@@ -74,6 +74,27 @@ pub(crate) async fn history(
     Ok(Success(events.map(|events| HistoryPage { events })))
 }
 
+/// Removes a finished workflow before its retention runs out.
+#[utoipa::path(
+    delete,
+    path = "/workflows/{id}",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), Guard),
+    responses(
+        (status = 200, body = Deleted),
+        (status = 404, description = "workflow_not_found"),
+        (status = 409, description = "workflow_open"),
+    )
+)]
+pub(crate) async fn delete(
+    State(store): State<Store>,
+    Segment(id): Segment<WorkflowId>,
+    Guard(write): Guard,
+) -> Handled<Deleted> {
+    let deleted = store.delete(&id, write).await?;
+    Ok(Success(deleted.map(|()| Deleted {})))
+}
+
 /// Runs of a workflow, oldest first.
 #[utoipa::path(
     get,
@@ -102,7 +123,7 @@ pub(crate) async fn runs(
     request_body = AppendBody,
     responses(
         (status = 200, body = Committed),
-        (status = 409, description = "sequence_conflict workflow_status already_terminal"),
+        (status = 409, description = "sequence_conflict workflow_status already_terminal namespace_deprecated"),
     )
 )]
 pub(crate) async fn append(
@@ -124,7 +145,7 @@ pub(crate) async fn append(
     responses(
         (status = 200, body = Committed),
         (status = 404, description = "row_not_found"),
-        (status = 409, description = "sequence_conflict workflow_status already_terminal"),
+        (status = 409, description = "sequence_conflict workflow_status already_terminal namespace_deprecated"),
     )
 )]
 pub(crate) async fn commit(

@@ -19,6 +19,8 @@
 //! | `reconcile` | `older=` `limit=` `except=row,row` |
 //! | `arm`, `retire` | workflow, `name@time/armed seq` |
 //! | `namespace` | name, `ceiling=` `keep=ms` `keep:type=ms` `deprecated`; `keep=ever` for ever |
+//! | `purge` | workflows |
+//! | `delete` | workflow |
 //! | `tick` | |
 //!
 //! Events: `started[/run id][@namespace]`, `run:type`, `search`, any of them with `?attribute=value,…`,
@@ -112,6 +114,8 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
         "arm" => Command::Timer { workflow: id(words[0]), change: TimerChange::Schedule(arming(words[1])) },
         "retire" => Command::Timer { workflow: id(words[0]), change: TimerChange::Retire(arming(words[1])) },
         "namespace" => Command::PutNamespace { namespace: id(words[0]), settings: settings(&words[1..]) },
+        "purge" => Command::Purge { workflows: words.iter().map(|word| id(word)).collect() },
+        "delete" => Command::Delete { workflow: id(words[0]) },
         "tick" => Command::Tick,
         _ => transition(name, words, tokens),
     }

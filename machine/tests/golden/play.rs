@@ -79,6 +79,12 @@ impl Player {
                 let all = self.machine.namespaces_after(None);
                 out.extend(all.map(|(name, state)| show::namespace(name, state, counts(name))));
             }
+            "due" => {
+                let due = self.machine.due_purge(&self.archive, Millis(arguments.parse().unwrap()), 0).unwrap();
+                let Some(Command::Purge { workflows }) = due.command else { return out.push("nothing is due".into()) };
+                let ids: Vec<String> = workflows.iter().map(ToString::to_string).collect();
+                out.push(format!("due: {}", if ids.is_empty() { "what is left".to_owned() } else { ids.join(" ") }));
+            }
             "input" => {
                 let key: DispatchKey = arguments.parse().unwrap();
                 let input = self.machine.input(&self.archive, &key).unwrap().unwrap_or_default();

@@ -15,12 +15,14 @@ mod old_tokens_change_nothing;
 mod one_effect_per_key;
 mod one_outcome;
 mod paused_rows_wait;
+mod removal;
 mod rows_are_counted;
 mod shards_are_adopted_from_the_dead;
 mod snapshot;
 mod things_are_stored_once;
 mod workflows_are_listed;
 
+pub use removal::{nothing_is_left_behind, only_the_finished_are_removed};
 pub use snapshot::{Snapshot, Step, Told};
 
 /// Checks all invariants of one step; panics with the one that does not hold.

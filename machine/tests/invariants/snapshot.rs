@@ -102,6 +102,14 @@ impl Snapshot {
         self.workflows.get(id).map_or(WorkflowStatus::Running, |told| told.workflow.status)
     }
 
+    /// As if a workflow had never been.
+    pub fn forget(&mut self, id: &WorkflowId) {
+        self.workflows.remove(id);
+        self.rows.retain(|key, _| key.workflow != *id);
+        self.live.retain(|key| key.workflow != *id);
+        self.claimed.retain(|key| key.workflow != *id);
+    }
+
     /// The rows of a status.
     pub fn rows_in(&self, status: RowStatus) -> impl Iterator<Item = (&DispatchKey, &Row)> {
         self.rows.iter().filter(move |(_, row)| row.status == status)

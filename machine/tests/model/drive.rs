@@ -69,7 +69,11 @@ pub fn members(liveness: &[u8; 3]) -> Vec<Member> {
 pub fn opening() -> Vec<Command> {
     let boots = (0..3).map(|number| Command::Boot { node: node(number), boot: boot(number, 0) });
     let owners = vec![(ShardId(0), node(0)), (ShardId(1), node(1))];
-    let commands = [Command::Create { shard_count: 2 }].into_iter().chain(boots).chain([Command::Assign { owners }]);
+    // Finished workflows are due soon.
+    let settings = NamespaceSettings { retention_ms: Some(40), ..Default::default() };
+    let kept = Command::PutNamespace { namespace: namespace(0), settings };
+    let commands =
+        [Command::Create { shard_count: 2 }, kept].into_iter().chain(boots).chain([Command::Assign { owners }]);
     commands.chain(workflows()[..3].iter().map(|id| Command::Commit(first_commit(id)))).collect()
 }
 
@@ -159,11 +163,14 @@ impl Past {
                 let excluded = except.iter().map(|row| key(*row)).collect();
                 Command::Reconcile { older_than_ms: *older, limit: *limit, excluded }
             }
-            What::PutNamespace { namespace: number, ceiling, deprecated } => {
-                let (claimed_max, deprecated) = (*ceiling, *deprecated);
-                let settings = NamespaceSettings { claimed_max, deprecated, ..Default::default() };
+            What::PutNamespace { namespace: number, ceiling, deprecated, kept, next_kept } => {
+                let (claimed_max, deprecated, retention_ms) = (*ceiling, *deprecated, *kept);
+                let mut settings = NamespaceSettings { claimed_max, deprecated, retention_ms, ..Default::default() };
+                settings.retention_ms_by_type = next_kept.iter().map(|kept| ("next".parse().unwrap(), *kept)).collect();
                 Command::PutNamespace { namespace: namespace(*number), settings }
             }
+            What::Purge(of) => Command::Purge { workflows: of.iter().map(|of| workflow(*of)).collect() },
+            What::Delete(of) => Command::Delete { workflow: workflow(*of) },
             What::Tick | What::Again(_) => Command::Tick,
         }
     }

@@ -14,6 +14,7 @@ mod oracle_histories;
 mod oracle_listings;
 mod oracle_namespaces;
 mod oracle_nodes;
+mod oracle_removal;
 mod oracle_rows;
 
 use std::collections::BTreeMap;
@@ -143,6 +144,12 @@ impl Run {
                 "{request:?} was forgotten early"
             );
         }
+        invariants::only_the_finished_are_removed(&self.seen, after, said);
+        for workflow in &self.oracle.removed {
+            invariants::nothing_is_left_behind(workflow, after);
+            // What comes after it has nothing to do with what was before.
+            self.seen.forget(workflow);
+        }
         let (index, before) = (self.index, &self.seen);
         invariants::check(&invariants::Step { index, before, after, said, remembered: &remembered });
         self.remember(said, after.now);
@@ -190,6 +197,7 @@ fn kind(reply: &Result<Reply, Reject>) -> String {
         Ok(Reply::Returned(returned)) => format!("Returned {}", returned.status),
         Ok(Reply::Adopted(moved)) if !moved.rearmed.is_empty() => "Adopted with rows".to_owned(),
         Ok(Reply::Transferred(moved)) if !moved.rearmed.is_empty() => "Transferred with rows".to_owned(),
+        Ok(Reply::Purged { workflows: 1.., .. }) => "Purged some".to_owned(),
         Ok(reply) => format!("{reply:?}").split([' ', '(']).next().unwrap().to_owned(),
     }
 }
@@ -247,9 +255,9 @@ impl Run {
 fn random_runs_meet_every_answer() {
     let mut runner = TestRunner::deterministic();
     let mut answers: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..100 {
+    for _ in 0..200 {
         let mut run = Run::new();
-        ops::steps(40).new_tree(&mut runner).unwrap().current().iter().for_each(|step| run.step(step));
+        ops::steps(60).new_tree(&mut runner).unwrap().current().iter().for_each(|step| run.step(step));
         run.answers.into_iter().for_each(|(kind, count)| *answers.entry(kind).or_default() += count);
     }
     println!("{answers:#?}");
@@ -287,6 +295,11 @@ const EXPECTED: &[&str] = &[
     "FailureDelivered",
     "Redriven",
     "NamespacePut",
+    "Purged",
+    "Purged some",
+    "Deleted",
+    "workflow_open",
+    "namespace_deprecated",
     "sequence_conflict",
     "not_owner",
     "already_terminal",

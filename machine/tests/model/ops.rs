@@ -145,7 +145,12 @@ pub enum What {
         namespace: u8,
         ceiling: Option<u32>,
         deprecated: bool,
+        kept: Option<u64>,
+        /// For runs that are not the first.
+        next_kept: Option<Option<u64>>,
     },
+    Purge(Vec<u8>),
+    Delete(u8),
     Tick,
     /// The request that was sent so many requests ago, once more.
     Again(u8),
@@ -222,10 +227,18 @@ fn work() -> impl Strategy<Value = What> {
         3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
-        1 => (0u8..3, prop::option::weighted(0.6, 0u32..4), prop::bool::weighted(0.2))
-            .prop_map(|(namespace, ceiling, deprecated)| What::PutNamespace { namespace, ceiling, deprecated }),
+        1 => (0u8..3, prop::option::weighted(0.5, 0u32..6), prop::bool::weighted(0.2), kept(), prop::option::of(kept()))
+            .prop_map(|(namespace, ceiling, deprecated, kept, next_kept)| {
+                What::PutNamespace { namespace, ceiling, deprecated, kept, next_kept }
+            }),
+        2 => prop::sample::subsequence(vec![0u8, 1, 2, 3], 1..=4).prop_map(What::Purge),
+        2 => (0u8..5).prop_map(What::Delete),
         1 => Just(What::Tick),
     ]
+}
+
+fn kept() -> impl Strategy<Value = Option<u64>> {
+    select(vec![Some(0), Some(0), Some(40), Some(u64::MAX), None])
 }
 
 fn token() -> impl Strategy<Value = Token> {

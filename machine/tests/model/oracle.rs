@@ -36,12 +36,15 @@ pub struct Oracle {
     pub begun: Vec<(WorkflowId, Namespace)>,
     pub remembered: Vec<Remembered>,
     pub namespaces: Vec<(Namespace, NamespaceState)>,
+    /// Workflows that the last entry removed.
+    pub removed: Vec<WorkflowId>,
 }
 
 impl Oracle {
     pub fn apply(&mut self, index: u64, entry: &Entry) -> Vec<Answer> {
         self.index = index;
         self.tokens = 0;
+        self.removed.clear();
         self.now = self.now.max(entry.at);
         let now = self.now;
         for (_, row) in &mut self.rows {
@@ -83,9 +86,10 @@ impl Oracle {
             | Command::Retry { key, .. }
             | Command::MarkFailureDelivered { key }
             | Command::Redrive { key, .. } => Some(&key.workflow),
-            Command::Settle { workflow } | Command::Rearm { workflow, .. } | Command::Stage { workflow, .. } => {
-                Some(workflow)
-            }
+            Command::Settle { workflow }
+            | Command::Rearm { workflow, .. }
+            | Command::Stage { workflow, .. }
+            | Command::Delete { workflow } => Some(workflow),
             _ => None,
         };
         if let (Some(fence), Some(workflow)) = (fence, workflow) {
@@ -121,9 +125,9 @@ impl Oracle {
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark(key),
             Command::Redrive { key, forced } => self.redrive(key, *forced),
-            Command::Timer { .. } | Command::Purge | Command::Delete { .. } => {
-                unreachable!("the model's steps do not ask for it")
-            }
+            Command::Purge { workflows } => self.purge(workflows),
+            Command::Delete { workflow } => self.delete(workflow),
+            Command::Timer { .. } => unreachable!("the model's steps do not ask for it"),
         }
     }
 
