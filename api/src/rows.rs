@@ -2,7 +2,7 @@
 
 use holdfast_client::wire::{DeadLetterPage, FailedRow, PageCall, RedriveMode};
 use holdfast_machine::{
-    Archive, ArchiveResult, Command, DispatchKey, Machine, Namespace, NewRow, Reply, Row, Staged, WorkflowId,
+    Archive, ArchiveResult, Command, DeadLetters, DispatchKey, Machine, Namespace, NewRow, Reply, Staged, WorkflowId,
 };
 use serde::Serialize;
 
@@ -89,21 +89,19 @@ impl Store {
         query: &impl Serialize,
         page: &PageCall,
         mode: ReadMode,
-        look: impl Fn(&Machine, &dyn Archive, Option<&DispatchKey>, usize) -> ArchiveResult<Vec<(DispatchKey, Row)>>,
+        look: impl Fn(&Machine, &dyn Archive, Option<&DispatchKey>, usize) -> ArchiveResult<DeadLetters>,
     ) -> StoreResult<DeadLetterPage> {
-        let mut after: Option<DispatchKey> = self.place(query, page)?;
-        let wanted = one_more(page);
-        let first =
-            self.read(mode, |machine, archive| look(machine, archive, after.as_ref(), wanted.min(ROWS_PER_LOOK)));
-        let Answer { index, value: mut letters } = first.await?;
-        let mut is_end = letters.len() < wanted.min(ROWS_PER_LOOK);
+        let after: Option<DispatchKey> = self.place(query, page)?;
+        let wanted = |found: usize| (one_more(page) - found).min(ROWS_PER_LOOK);
+        let first = self.read(mode, |machine, archive| look(machine, archive, after.as_ref(), wanted(0)));
+        let Answer { index, value: DeadLetters { rows: mut letters, mut next } } = first.await?;
         // A row that is redriven between two looks is not missed: it is no dead letter any more.
-        while !is_end && letters.len() < wanted {
-            after = letters.last().map(|(key, _)| key.clone());
-            let wanted = (wanted - letters.len()).min(ROWS_PER_LOOK);
-            let more = self.shared.raft.view(|machine, archive| look(machine, archive, after.as_ref(), wanted))?;
-            is_end = more.len() < wanted;
-            letters.extend(more);
+        while next.is_some() && letters.len() < one_more(page) {
+            tokio::task::yield_now().await;
+            let wanted = wanted(letters.len());
+            let more = self.shared.raft.view(|machine, archive| look(machine, archive, next.as_ref(), wanted))?;
+            letters.extend(more.rows);
+            next = more.next;
         }
         let next_cursor = cut(query, page, &mut letters, |(key, _)| key);
         let rows = letters.into_iter().map(|(key, row)| FailedRow { key, row }).collect();

@@ -195,6 +195,73 @@ async fn a_claim_whose_caller_is_gone_takes_nothing() {
     assert_eq!(keys(&served.client.claim(claim(10, 0), Write::default()).await.unwrap().value), ["w:1"]);
 }
 
+/// Case 13, in all ways in which a caller can go: in the middle of its body, after it, and by dropping the call, with a
+/// key and without.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_that_are_given_up_take_nothing_whatever_ended_them() {
+    let served = serve().await;
+    let address = served.url.strip_prefix("http://").unwrap();
+    let body = serde_json::to_string(&claim(10, 60_000)).unwrap();
+    let head = |key: &str| {
+        format!(
+            "POST /v1/outbox/claim HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{key}Content-Length: {}\r\n\r\n",
+            body.len()
+        )
+    };
+    let mut connections = Vec::new();
+    for (key, sent) in [("", body.len()), ("Idempotency-Key: gone\r\n", body.len()), ("", body.len() / 2)] {
+        let mut connection = tokio::net::TcpStream::connect(address).await.unwrap();
+        connection.write_all(format!("{}{}", head(key), &body[..sent]).as_bytes()).await.unwrap();
+        connections.push(connection);
+    }
+    let store = served.store.clone();
+    let embedded = tokio::spawn(async move { store.claim(claim(10, 60_000), Write::default()).await });
+    let client = served.client.clone();
+    let keyed = Write::keyed("dropped".parse().unwrap());
+    let over_http = tokio::spawn(async move { client.claim(claim(10, 60_000), keyed).await });
+    eventually("the claims wait", || served.store.claims_waiting() == 4).await;
+    drop(connections);
+    embedded.abort();
+    over_http.abort();
+    eventually("the claims are gone", || served.store.claims_waiting() == 0).await;
+    served.stage("w", [1, 2, 3]).await;
+    // A retry under a key that a dead call had is a claim like any other.
+    let again = served.client.claim(claim(1, 0), Write::keyed("gone".parse().unwrap())).await.unwrap().value;
+    assert_eq!(keys(&again), ["w:1"]);
+    assert_eq!(keys(&served.client.claim(claim(10, 0), Write::default()).await.unwrap().value), ["w:2", "w:3"]);
+}
+
+/// Case 14, later: the first answer stays what it was when its lease is over and the rows are somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_claim_does_not_take_rows_back() {
+    let served = serve().await;
+    let client = &served.client;
+    served.stage("w", [1, 2]).await;
+    let holder = ClaimHolder::Lease { claimant: Claimant::new("slow").unwrap(), lease_ms: 1 };
+    let call = || ClaimCall { holder: holder.clone(), ..claim(2, 0) };
+    let write = || Write::keyed("claim-1".parse().unwrap());
+    let first = client.claim(call(), write()).await.unwrap().value;
+    assert_eq!(keys(&first), ["w:1", "w:2"]);
+    let pending = || served.raft.view(|machine, _| machine.row_counts().pending);
+    while pending() < 2 {
+        served.tick().await;
+    }
+    let second = client.claim(claim(2, 0), Write::default()).await.unwrap().value;
+    assert_eq!(keys(&second), ["w:1", "w:2"]);
+    let again = client.claim(call(), write()).await.unwrap().value;
+    let tokens = |deliveries: &[holdfast_client::Delivery]| deliveries.iter().map(|d| d.token).collect::<Vec<_>>();
+    assert_eq!(tokens(&again), tokens(&first));
+    let void = client.complete(&again[0].key, Some(again[0].token), Payload::default(), Write::default()).await;
+    assert_eq!(reject(void).code(), "claim_lost");
+    for one in second {
+        let done = client.complete(&one.key, Some(one.token), Payload::default(), Write::default());
+        assert!(done.await.unwrap().value.is_some());
+    }
+    // Another claim under the key is no retry.
+    let other = client.claim(claim(1, 0), write()).await;
+    assert_eq!(reject(other), Reject::IdempotencyConflict);
+}
+
 /// Case 14: the same claim under the same key gets the same rows and tokens, even if it would wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_claim_gets_the_same_rows() {

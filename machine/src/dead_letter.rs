@@ -79,8 +79,8 @@ mod tests {
 
     fn letters(trial: &Trial, of: &str) -> Vec<DispatchKey> {
         let (machine, archive) = (&trial.machine, &trial.archive);
-        let of_workflow = machine.dead_letters_of(archive, &id(of), None, 9).unwrap();
-        let in_namespace = machine.dead_letters_in(archive, &Default::default(), None, 9).unwrap();
+        let of_workflow = machine.dead_letters_of(archive, &id(of), None, 9).unwrap().rows;
+        let in_namespace = machine.dead_letters_in(archive, &Default::default(), None, 9).unwrap().rows;
         let keys = |rows: Vec<(DispatchKey, crate::Row)>| rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         let of_workflow = keys(of_workflow);
         assert!(of_workflow.iter().all(|key| in_namespace.iter().any(|(known, _)| known == key)));

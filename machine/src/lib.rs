@@ -83,7 +83,7 @@ pub use id::{
 };
 pub use keys::STATE_VERSION;
 pub use limits::Limits;
-pub use listing::Heads;
+pub use listing::{DeadLetters, Heads};
 pub use member::{Evidence, Liveness, Member, MemberState};
 pub use namespace::{NamespaceSettings, NamespaceState, RETENTION_MS_DEFAULT};
 pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};

@@ -19,8 +19,17 @@ pub struct Heads {
     pub next: Option<WorkflowId>,
 }
 
+/// A part of a listing of dead letters, and where the next one begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetters {
+    /// Failed rows, in the listing's order.
+    pub rows: Vec<(DispatchKey, Row)>,
+    /// The last key that was looked at; none at the end.
+    pub next: Option<DispatchKey>,
+}
+
 impl Machine {
-    /// Up to `limit` dead letters of a workflow, by ordinal, from the one after `after` on.
+    /// Dead letters of a workflow, by ordinal, from the one after `after` on. Looks at up to `limit`.
     ///
     /// # Errors
     /// When the archive cannot be read, as all queries here.
@@ -30,14 +39,15 @@ impl Machine {
         workflow: &WorkflowId,
         after: Option<u64>,
         limit: usize,
-    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
+    ) -> ArchiveResult<DeadLetters> {
         let key = |ordinal| keys::dead_letter_of(&DispatchKey { workflow: workflow.clone(), ordinal });
         let from = after.map_or_else(|| key(0), |ordinal| keys::after(key(ordinal)));
         let pairs = self.scan(archive, &from, &keys::after(key(u64::MAX)), limit)?;
-        self.dead_letters(archive, pairs.iter().map(|(key, _)| keys::parse_live_row(key)))
+        self.dead_letters(archive, limit, pairs.iter().map(|(key, _)| keys::parse_live_row(key)))
     }
 
-    /// Up to `limit` dead letters of a namespace, by workflow, then by ordinal, from the one after `after` on.
+    /// Dead letters of a namespace, by workflow, then by ordinal, from the one after `after` on. Looks at up to
+    /// `limit`.
     ///
     /// # Errors
     /// When the archive cannot be read.
@@ -47,23 +57,25 @@ impl Machine {
         namespace: &Namespace,
         after: Option<&DispatchKey>,
         limit: usize,
-    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
+    ) -> ArchiveResult<DeadLetters> {
         let (first, to) = keys::dead_letters_in(namespace);
         let from = after.map_or(first, |after| keys::after(keys::dead_letter_in(namespace, after)));
         let pairs = self.scan(archive, &from, &to, limit)?;
-        self.dead_letters(archive, pairs.iter().map(|(key, _)| keys::parse_dead_letter_in(namespace, key)))
+        self.dead_letters(archive, limit, pairs.iter().map(|(key, _)| keys::parse_dead_letter_in(namespace, key)))
     }
 
     fn dead_letters(
         &self,
         archive: &dyn Archive,
+        limit: usize,
         keys: impl Iterator<Item = ArchiveResult<DispatchKey>>,
-    ) -> ArchiveResult<Vec<(DispatchKey, Row)>> {
-        let row = |key: ArchiveResult<DispatchKey>| {
-            let key = key?;
-            Ok(self.row(archive, &key)?.map(|row| (key, row)))
-        };
-        keys.map(row).filter_map(Result::transpose).collect()
+    ) -> ArchiveResult<DeadLetters> {
+        let keys: Vec<DispatchKey> = keys.collect::<ArchiveResult<_>>()?;
+        let next = keys.last().filter(|_| keys.len() == limit).cloned();
+        // One of a workflow that is being removed is not to be seen any more.
+        let row = |key: DispatchKey| Ok(self.row(archive, &key)?.map(|row| (key, row)));
+        let rows = keys.into_iter().map(row).filter_map(Result::transpose).collect::<ArchiveResult<_>>()?;
+        Ok(DeadLetters { rows, next })
     }
 
     /// Up to `limit` workflows that have pending or claimed rows, by shard, then by id, from the one after `after`

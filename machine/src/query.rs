@@ -201,6 +201,9 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use crate::archive::{Archive, ArchiveResult, MemoryArchive, Pair};
     use crate::command::{Command, Entry};
     use crate::history::{EventKind, NewEvent};
     use crate::id::Millis;
@@ -223,6 +226,73 @@ mod tests {
         assert_eq!(page(1, 0), [0u64; 0]);
         assert!(trial.machine.history(&trial.archive, &id("nobody"), 0, 9).unwrap().is_empty());
         assert!(trial.machine.runs(&trial.archive, &id("nobody"), 9).unwrap().is_empty());
+    }
+
+    /// Counts what is read through it.
+    struct Counting<'a> {
+        archive: &'a MemoryArchive,
+        calls: AtomicUsize,
+        bytes: AtomicUsize,
+    }
+
+    impl Counting<'_> {
+        fn count(&self, bytes: usize) {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    impl Archive for Counting<'_> {
+        fn get(&self, key: &[u8]) -> ArchiveResult<Option<Vec<u8>>> {
+            let value = self.archive.get(key)?;
+            self.count(value.as_ref().map_or(0, Vec::len));
+            Ok(value)
+        }
+
+        fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+            let pairs = self.archive.scan(from, to, limit)?;
+            self.count(pairs.iter().map(|(key, value)| key.len() + value.len()).sum());
+            Ok(pairs)
+        }
+
+        fn scan_back(&self, from: &[u8], to: &[u8], limit: usize) -> ArchiveResult<Vec<Pair>> {
+            let pairs = self.archive.scan_back(from, to, limit)?;
+            self.count(pairs.iter().map(|(key, value)| key.len() + value.len()).sum());
+            Ok(pairs)
+        }
+    }
+
+    /// What a page costs is what it holds, however deep in a history it is; the same for its head, status and runs.
+    #[test]
+    fn ten_thousand_events_deep_is_as_cheap_as_the_head() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        let signal = || NewEvent::of(EventKind::SignalReceived).with(crate::Payload::text("the same in each"));
+        let mut head = 1;
+        while head < 20_001 {
+            let commit = crate::Commit { events: vec![signal(); 1_000], ..crate::Commit::new(id("order-1"), head) };
+            trial.ask(Command::Commit(commit)).unwrap();
+            head += 1_000;
+        }
+        let cost = |read: &dyn Fn(&dyn Archive) -> usize| {
+            let counting = Counting { archive: &trial.archive, calls: AtomicUsize::new(0), bytes: AtomicUsize::new(0) };
+            let read = read(&counting);
+            (read, counting.calls.into_inner(), counting.bytes.into_inner())
+        };
+        let history = |from| cost(&|archive| trial.machine.history(archive, &id("order-1"), from, 50).unwrap().len());
+        let (read, calls, bytes) = history(19_952);
+        assert_eq!((read, calls), (50, 1));
+        for deep in [200, 10_000, 19_000] {
+            let (read, calls, deep_bytes) = history(deep);
+            assert_eq!((read, calls), (50, 1), "from {deep}");
+            // Shorter numbers are shorter; nothing else differs.
+            assert!(deep_bytes.abs_diff(bytes) <= 50 * 4, "from {deep}: {deep_bytes} bytes, not about {bytes}");
+        }
+        assert_eq!(history(20_002).0, 0);
+        let whole = |archive: &dyn Archive| trial.machine.workflow(archive, &id("order-1")).unwrap().unwrap().head;
+        assert_eq!(cost(&|archive| whole(archive) as usize), (20_001, 0, 0), "the projection is never folded anew");
+        let (runs, calls, bytes) = cost(&|archive| trial.machine.runs(archive, &id("order-1"), 9).unwrap().len());
+        assert!((runs, calls) == (1, 1) && bytes < 100, "{bytes} bytes for one run");
     }
 
     #[test]

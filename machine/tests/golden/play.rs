@@ -103,11 +103,11 @@ impl Player {
         let lines: Vec<String> = match (word, of.strip_prefix("ns=")) {
             ("letters", Some(namespace)) => {
                 let letters = machine.dead_letters_in(archive, &namespace.parse().unwrap(), None, 100).unwrap();
-                letters.into_iter().map(|(key, _)| key.to_string()).collect()
+                letters.rows.into_iter().map(|(key, _)| key.to_string()).collect()
             }
             ("letters", None) => {
                 let letters = machine.dead_letters_of(archive, &of.parse().unwrap(), None, 100).unwrap();
-                letters.into_iter().map(|(key, _)| key.to_string()).collect()
+                letters.rows.into_iter().map(|(key, _)| key.to_string()).collect()
             }
             ("unsettled", _) => machine.unsettled(None, None, 100).iter().map(show::unsettled).collect(),
             ("routes", _) => machine.pending_routes(None, 100).iter().map(show::route).collect(),

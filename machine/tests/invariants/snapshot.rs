@@ -135,12 +135,12 @@ fn listings(
     let letters_of = |id| {
         pages(|last: Option<&DispatchKey>| {
             let letters = machine.dead_letters_of(archive, id, last.map(|key| key.ordinal), 1).unwrap();
-            letters.into_iter().map(key).next()
+            letters.rows.into_iter().map(key).next()
         })
     };
     let letters_in = |namespace| {
         pages(|last: Option<&DispatchKey>| {
-            machine.dead_letters_in(archive, namespace, last, 1).unwrap().into_iter().map(key).next()
+            machine.dead_letters_in(archive, namespace, last, 1).unwrap().rows.into_iter().map(key).next()
         })
     };
     let unsettled = |shard| {
