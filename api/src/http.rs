@@ -18,6 +18,7 @@ mod router;
 mod rows;
 mod shards;
 mod swagger_ui;
+mod timers;
 mod visibility;
 mod workflows;
 

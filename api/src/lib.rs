@@ -25,14 +25,15 @@ mod outbox;
 mod read;
 mod rows;
 mod store;
+mod timers;
 mod visibility;
 mod waiting;
 
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    EventId, EventMessage, FailedRow, Head, HeadGrew, HeadMessage, HeadPage, HeadScope, ListCall, MemberView, PageCall,
-    ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace, StaleRow, Topology, UnsettledPage,
-    UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
+    DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, FailedRow, Head, HeadGrew, HeadMessage, HeadPage,
+    HeadScope, ListCall, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace,
+    StaleRow, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

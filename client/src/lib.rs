@@ -29,6 +29,7 @@ mod problem;
 mod rows;
 mod send;
 mod sse;
+mod timers;
 mod visibility;
 pub mod wire;
 
@@ -38,7 +39,7 @@ pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    EventId, EventMessage, FailedRow, Head, HeadGrew, HeadMessage, HeadPage, HeadScope, ListCall, MemberView, PageCall,
-    ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace, StaleRow, Topology, UnsettledPage,
-    UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
+    DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, FailedRow, Head, HeadGrew, HeadMessage, HeadPage,
+    HeadScope, ListCall, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace,
+    StaleRow, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
 };

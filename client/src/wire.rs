@@ -11,6 +11,7 @@ mod listings;
 mod namespaces;
 mod outbox;
 mod rows;
+mod timers;
 mod visibility;
 mod workflows;
 
@@ -33,6 +34,7 @@ pub use rows::{
     DeadLetterPage, FailedRow, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody,
     StagedRows,
 };
+pub use timers::{DueTimer, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
 pub use visibility::{Counted, ListCall, WorkflowList};
 pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, SettleBody, WorkflowView};
 

@@ -5,10 +5,10 @@ use std::fmt::Debug;
 
 use holdfast_client::wire::*;
 use holdfast_machine::{
-    AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch, EventKind,
-    Evidence, Fence, Holder, ListedWorkflow, Millis, NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName,
-    Payload, RetryPolicy, Returned, RowStatus, Scope, ShardId, SortOrder, TimeRange, WorkflowFilter, WorkflowId,
-    WorkflowQuery, WorkflowSort, WorkflowStatus, WorkflowType,
+    Arming, AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch,
+    EventKind, Evidence, Fence, Holder, ListedWorkflow, Millis, NamespaceSettings, NamespaceState, NewEvent, NewRow,
+    NodeName, Payload, Retirement, RetryPolicy, Returned, RowAction, RowStatus, Scope, ShardId, SortOrder, TimeRange,
+    TimerChange, Transition, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus, WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -175,6 +175,51 @@ fn listings() {
         HeadPage { heads: vec![Head { workflow, shard: ShardId(2), head: 7, status, run_id }], next_cursor: None },
         r#"{"heads":[{"workflow":"w","shard":2,"head":7,"status":"running","run_id":"run-1"}],"next_cursor":null}"#,
     );
+}
+
+#[test]
+fn timers() {
+    let arming = || Arming { timer: "wake".parse().unwrap(), fire_at: Millis(5), armed_seq: 2 };
+    shape(arming(), r#"{"timer":"wake","fire_at":5,"armed_seq":2}"#);
+    shape(TimerChange::Schedule(arming()), r#"{"schedule":{"timer":"wake","fire_at":5,"armed_seq":2}}"#);
+    shape(TimerChange::Retire(arming()), r#"{"retire":{"timer":"wake","fire_at":5,"armed_seq":2}}"#);
+    shape(Scheduled {}, "{}");
+    shape(RetiredTimer { retirement: Retirement::Superseded }, r#"{"retirement":"superseded"}"#);
+    shape(RetiredTimer { retirement: Retirement::Retired }, r#"{"retirement":"retired"}"#);
+    shape(
+        TimerPage { timers: vec![arming()], next_cursor: None },
+        r#"{"timers":[{"timer":"wake","fire_at":5,"armed_seq":2}],"next_cursor":null}"#,
+    );
+    let due = DueTimer::new("w".parse().unwrap(), arming());
+    assert_eq!(due.arming(), arming());
+    shape(
+        DueTimers { timers: vec![due], next_due: Some(Millis(9)) },
+        r#"{"timers":[{"workflow":"w","timer":"wake","fire_at":5,"armed_seq":2}],"next_due":9}"#,
+    );
+}
+
+#[test]
+fn what_a_commit_does_to_rows() {
+    let token = Some(ClaimToken { index: 7, number: 1 });
+    shape(
+        Transition { ordinal: 1, token, action: RowAction::Complete { result: Payload::text("ok") } },
+        r#"{"ordinal":1,"token":"7-1","action":{"complete":{"result":{"content_type":"text/plain","text":"ok"}}}}"#,
+    );
+    shape(
+        Transition { ordinal: 1, token: None, action: RowAction::Retry { delay_ms: 5 } },
+        r#"{"ordinal":1,"token":null,"action":{"retry":{"delay_ms":5}}}"#,
+    );
+    let least: Transition = serde_json::from_str(r#"{"ordinal":1,"action":{"fail":{"retryable":true}}}"#).unwrap();
+    let action = RowAction::Fail { error: Payload::default(), retryable: true };
+    assert_eq!(least, Transition { ordinal: 1, token: None, action });
+    for text in [
+        r#"{"ordinal":1,"action":{"fail":{}}}"#,
+        r#"{"ordinal":1,"action":{"retry":{}}}"#,
+        r#"{"ordinal":1,"action":{"complete":{"outcome":null}}}"#,
+        r#"{"ordinal":1,"action":{"complete":{},"retry":{"delay_ms":5}}}"#,
+    ] {
+        assert!(serde_json::from_str::<Transition>(text).is_err(), "{text}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::history::{HistoryEvent, NewEvent, StoredEvent, Workflow};
 use crate::id::{DispatchKey, Millis, WorkflowId};
 use crate::keys;
 use crate::outbox::{NewRow, Row, RowStatus};
-use crate::projection::{Outcome, Projection, project};
+use crate::projection::{Outcome, Projection, no_event, project};
 use crate::reject::Reject;
 use crate::reply::{Committed, Reply, Staged};
 use crate::staging::{Places, row_places};
@@ -27,6 +27,7 @@ impl Apply<'_> {
         let current = self.workflow(&id)?;
         let head = current.as_ref().map_or(0, |workflow| workflow.head);
         let besides = hash_besides_events(&commit);
+        let says_something = !commit.events.is_empty();
         commit.record_outcomes();
         if commit.expected_seq != head {
             if self.has_landed(&commit, besides, head)? {
@@ -39,6 +40,10 @@ impl Apply<'_> {
             Ok(moved) => moved,
             Err(reject) => return Ok(Err(reject)),
         };
+        // The outcome of a row that was staged by itself says too little about its workflow to begin a history here.
+        if current.is_none() && !says_something {
+            return Ok(Err(no_event()));
+        }
         let was = current.as_ref().map(Facts::from);
         let (projection, places) = match check_shape(&commit, current, &moved, self.now()) {
             Ok(shape) => shape,

@@ -76,6 +76,11 @@ fn open_run(start: &WorkflowStart, number: u32, parent: Option<RunId>, at: Milli
     }
 }
 
+/// The refusal for a commit that creates a workflow and says nothing of it.
+pub(crate) fn no_event() -> Reject {
+    Reject::invalid("a new workflow needs at least one event")
+}
+
 /// What `events` make of the workflow `id`, or why they do not fit. Writes nothing.
 pub(crate) fn project(
     id: &WorkflowId,
@@ -84,7 +89,7 @@ pub(crate) fn project(
     at: Millis,
 ) -> Result<Projection, Reject> {
     let Some(first) = events.first() else {
-        let workflow = current.ok_or_else(|| Reject::invalid("a new workflow needs at least one event"))?;
+        let workflow = current.ok_or_else(no_event)?;
         return Ok(Projection { workflow, runs: Vec::new(), outcomes: Vec::new(), closed: false });
     };
     let is_new = current.is_none();

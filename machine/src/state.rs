@@ -354,6 +354,10 @@ mod tests {
         trial.start("held", [1, 2]);
         trial.lease(1, 50);
         trial.claim_by("a");
+        for (workflow, timer, at) in [("order-1", "soon", 1_050), ("order-1", "later", 5_000), ("held", "soon", 1_049)]
+        {
+            trial.arm(workflow, timer, at, 1).unwrap();
+        }
         trial.append("held", NewEvent::of(EventKind::WorkflowPaused)).unwrap();
         let mut loaded = Machine::load(&trial.archive).unwrap();
         let index = trial.machine.applied();
@@ -363,9 +367,13 @@ mod tests {
         );
         for (step, at) in [1_049, 1_050, 2_000].into_iter().enumerate() {
             let entry = Entry { at: Millis(at), requests: vec![Command::Tick.into()] };
-            for machine in [&mut trial.machine, &mut loaded] {
-                machine.apply(index + 1 + step as u64, entry.clone(), &trial.archive).unwrap();
-            }
+            let [expected, effects] = [&mut trial.machine, &mut loaded]
+                .map(|machine| machine.apply(index + 1 + step as u64, entry.clone(), &trial.archive).unwrap().effects);
+            assert_eq!(effects, expected);
+            let due = |machine: &Machine| {
+                (machine.expired_timers(None, Millis(9_999), 9), machine.next_timer_due(None, Millis(at)))
+            };
+            assert_eq!(due(&loaded), due(&trial.machine));
             assert_eq!(loaded.state_hash(), trial.machine.state_hash());
             assert_eq!(loaded.row_counts(), trial.machine.row_counts());
         }

@@ -191,3 +191,92 @@ impl Machine {
         owner.map(|owner| self.directory.owned_by(owner).map(|entry| entry.shard).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Commit};
+    use crate::history::{EventKind, NewEvent};
+    use crate::trial::{DOWN, Trial, id, member};
+
+    fn due(trial: &mut Trial, command: Command) -> Vec<ShardId> {
+        let effects = trial.apply(vec![command.into()]).effects;
+        let shards = effects.into_iter().filter_map(|effect| match effect {
+            Effect::TimersDue { shard } => Some(shard),
+            _ => None,
+        });
+        shards.collect()
+    }
+
+    #[test]
+    fn a_timer_that_falls_due_is_told_of_once() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        trial.start("held", []);
+        for (workflow, at) in [("order-1", 1_010), ("order-1", 1_020), ("held", 1_020)] {
+            trial.arm(workflow, &format!("t{at}"), at, 1).unwrap();
+        }
+        let mut passed = |at| {
+            trial.at = at;
+            due(&mut trial, Command::Tick)
+        };
+        assert_eq!(passed(1_009), []);
+        assert_eq!(passed(1_010), [ShardId(0)]);
+        assert_eq!(passed(1_010), [], "what has been told of is not told of again");
+        assert_eq!(passed(1_050), [ShardId(0), ShardId(1)]);
+        assert_eq!(passed(900), []);
+    }
+
+    #[test]
+    fn many_due_timers_of_a_shard_are_told_of_at_once() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        let schedule = |name: &str| TimerChange::Schedule(Arming { timer: id(name), fire_at: Millis(1), armed_seq: 1 });
+        let timers = vec![schedule("a"), schedule("b"), schedule("c")];
+        let commit = Command::Commit(Commit { timers, ..Commit::new(id("order-1"), 1) });
+        assert_eq!(due(&mut trial, commit), [ShardId(0)]);
+    }
+
+    #[test]
+    fn an_adopter_hears_of_what_is_due() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        trial.arm("order-1", "t", 1_000, 1).unwrap();
+        trial.members(&[member("a", DOWN), member("b", crate::Liveness::Up), member("c", crate::Liveness::Up)]);
+        let expected_epoch = crate::Epoch(1);
+        let adopt = Command::Adopt { shard: ShardId(0), from: id("a"), by: id("c"), expected_epoch };
+        assert_eq!(due(&mut trial, adopt), [ShardId(0)]);
+        let of = |owner: &str| trial.machine.expired_timers(Some(&id(owner)), Millis(1_000), 9).len();
+        assert_eq!((of("a"), of("c")), (0, 1));
+    }
+
+    #[test]
+    fn an_end_takes_timers_away_that_were_held_too() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        trial.arm("order-1", "t", 1_000, 1).unwrap();
+        trial.append("order-1", NewEvent::of(EventKind::WorkflowPaused)).unwrap();
+        trial.append("order-1", NewEvent::of(EventKind::WorkflowCancelled)).unwrap();
+        assert_eq!(trial.machine.timers_of(&id("order-1"), None, 9), []);
+        trial.append("order-1", NewEvent::of(EventKind::WorkflowReopened)).unwrap();
+        assert_eq!(trial.machine.expired_timers(None, Millis(u64::MAX), 9), []);
+    }
+
+    #[test]
+    fn timers_of_a_workflow_come_in_pages() {
+        let mut trial = Trial::new();
+        trial.start("order-1", []);
+        for name in ["c", "a", "b"] {
+            trial.arm("order-1", name, 5_000, 1).unwrap();
+        }
+        let page = |after: Option<&str>, limit| -> Vec<String> {
+            let after = after.map(id::<TimerId>);
+            let timers = trial.machine.timers_of(&id("order-1"), after.as_ref(), limit);
+            timers.iter().map(|arming| arming.timer.to_string()).collect()
+        };
+        assert_eq!(page(None, 2), ["a", "b"]);
+        assert_eq!(page(Some("b"), 2), ["c"]);
+        assert_eq!(page(Some("bb"), 0), [""; 0]);
+        assert_eq!(trial.machine.timers_of(&id("held"), None, 9), []);
+    }
+}

@@ -12,6 +12,7 @@ use crate::payload::Payload;
 use crate::reject::Reject;
 use crate::reply::Reply;
 use crate::state::{Apply, Machine};
+use crate::timer::{Arming, TimerChange};
 use crate::{Applied, Claimed};
 
 pub(crate) const DOWN: Liveness = Liveness::Down { evidence: Evidence::Silent };
@@ -121,6 +122,11 @@ impl Trial {
         let (workflow, events) = (id::<WorkflowId>(workflow), vec![event]);
         let expected_seq = self.workflow(workflow.as_str()).map_or(0, |workflow| workflow.head);
         self.ask(Command::Commit(Commit { events, ..Commit::new(workflow, expected_seq) }))
+    }
+
+    pub fn arm(&mut self, workflow: &str, timer: &str, fire_at: u64, armed_seq: u64) -> Result<Reply, Reject> {
+        let arming = Arming { timer: id(timer), fire_at: Millis(fire_at), armed_seq };
+        self.ask(Command::Timer { workflow: id(workflow), change: TimerChange::Schedule(arming) })
     }
 
     pub fn lease(&mut self, limit: u32, lease_ms: u64) -> Vec<Claimed> {

@@ -256,7 +256,7 @@ impl Node {
         self.spawn(boot(handle.clone(), name.clone(), self.boot.clone(), booted));
         self.spawn(create::found(handle.clone(), config.shard_count, grace));
         self.spawn(adopter.run());
-        self.spawn(ticker::end_leases(handle.clone()));
+        self.spawn(ticker::move_time(handle.clone()));
         self.spawn(ticker::reconcile(handle.clone(), settings));
         self.spawn(ticker::purge(handle.clone()));
         self.spawn(telemetry::keep_gauges(handle.clone(), name.clone(), metrics));

@@ -1,6 +1,6 @@
-//! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended and
-//! nobody else writes, the safety net under rows whose holder is gone, and the removal of what has been kept long
-//! enough.
+//! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended or
+//! timers are due and nobody else writes, the safety net under rows whose holder is gone, and the removal of what
+//! has been kept long enough.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use holdfast_machine::{Command, DispatchKey, Holder, Machine, Millis, Reply, Row
 use holdfast_raft::{Clock, Handle, SystemClock};
 use tokio::time::{Instant, sleep};
 
-/// The longest pause between two looks at the first lease's end; a lease that was just made may end before
-/// the one that was first.
+/// The longest pause between two looks at what is first; a lease that was just made, or a timer that was just
+/// armed, may come before it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause after a proposal that did not get through.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -34,17 +34,18 @@ pub(crate) struct Reconcile {
     pub older_than_ms: u64,
 }
 
-/// Lets leases end on time, until the node stops.
-pub(crate) async fn end_leases(handle: Handle) {
+/// Lets leases end and timers fall due on time, until the node stops. A timer that log time has passed is no
+/// reason for another entry, however long it stays armed.
+pub(crate) async fn move_time(handle: Handle) {
     loop {
-        let pause = match first_lease_end(&handle) {
+        let pause = match first_due(&handle) {
             None => LOOK_INTERVAL,
             Some(at) => match at.0.saturating_sub(SystemClock.now_ms()) {
                 0 if handle.is_leader() => match handle.propose(Command::Tick.into()).await {
                     // There may be more of them than one entry ends.
                     Ok(_) => Duration::from_millis(1),
                     Err(error) => {
-                        tracing::debug!(%error, "leases that have ended are still held");
+                        tracing::debug!(%error, "log time does not move on; leases that have ended are still held");
                         RETRY_PAUSE
                     }
                 },
@@ -55,11 +56,14 @@ pub(crate) async fn end_leases(handle: Handle) {
     }
 }
 
-fn first_lease_end(handle: &Handle) -> Option<Millis> {
+fn first_due(handle: &Handle) -> Option<Millis> {
     if !handle.is_leader() {
         return None;
     }
-    handle.view(|machine, _| machine.next_lease_end())
+    handle.view(|machine, _| {
+        let timer = machine.next_timer_due(None, machine.now());
+        machine.next_lease_end().into_iter().chain(timer).min()
+    })
 }
 
 /// Removes finished workflows when their retention has run out, until the node stops. Nothing is written as long as

@@ -5,9 +5,10 @@
 mod support;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
-use holdfast_node::api::{ClaimCall, ClaimHolder, Write};
-use holdfast_node::machine::{DispatchKey, Epoch, Scope, ShardId};
+use holdfast_node::api::{ClaimCall, ClaimHolder, ExpiredCall, ReadMode, Write};
+use holdfast_node::machine::{Arming, DispatchKey, Epoch, Scope, ShardId};
 use holdfast_node::{Config, Node, ShardChange};
 use support::{free_address, staged, until, within, workflow_in};
 
@@ -137,4 +138,36 @@ async fn the_http_api_is_there() {
     assert_eq!(cluster.node, *node.name());
     node.shutdown().await;
     assert!(client.get(format!("{url}/readyz")).send().await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timers_fall_due_although_nobody_writes_and_cost_nothing_while_they_are_far_off_or_past() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(config(&folder)).await.unwrap();
+    assert!(within("the node is ready", node.ready()).await);
+    until("all shards are given out", || {
+        node.raft().view(|machine, _| (machine.shards().count() == support::SHARDS as usize).then_some(()))
+    })
+    .await;
+    let (store, workflow) = (node.store(), workflow_in(ShardId(0)));
+    store.commit(staged(workflow.clone(), 0), Write::default()).await.unwrap();
+    let schedule = async |timer: &str, in_ms| {
+        let fire_at = node.raft().view(|machine, _| machine.now()).plus(in_ms);
+        let arming = Arming { timer: timer.parse().unwrap(), fire_at, armed_seq: 1 };
+        store.schedule_timer(&workflow, arming, Write::default()).await.unwrap();
+    };
+    let last = || node.raft().view(|machine, _| machine.applied());
+    let stays = async |last_before| {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(last(), last_before, "an idle node wrote to its log");
+    };
+    schedule("far", 3_600_000).await;
+    stays(last()).await;
+    schedule("soon", 60).await;
+    let call = ExpiredCall { owner: Some(node.name().clone()), as_of: None, limit: 10, wait_ms: 60_000 };
+    let due = within("a timer", store.expired_timers(call, ReadMode::Linearizable)).await.unwrap().value;
+    assert_eq!(due.timers.iter().map(|due| due.timer.as_str()).collect::<Vec<_>>(), ["soon"]);
+    // It stays armed and is no reason for another entry.
+    stays(last()).await;
+    node.shutdown().await;
 }

@@ -26,6 +26,7 @@ use super::extract::PAGE;
         (name = "workflows", description = "Histories and what is derived from them"),
         (name = "outbox", description = "Activities that wait, are claimed, or have ended"),
         (name = "namespaces", description = "Tenants: ceilings and retention"),
+        (name = "timers", description = "When a workflow has to be woken"),
         (name = "shards", description = "Who owns which slice of the workflows"),
         (name = "cluster", description = "Nodes and their agreement"),
         (name = "events", description = "What happens in the cluster, as a stream"),

@@ -30,8 +30,8 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, visibility,
-    workflows,
+    cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, timers,
+    visibility, workflows,
 };
 use crate::store::Store;
 
@@ -132,6 +132,10 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(listings::unsettled))
         .routes(routes!(listings::routes))
         .routes(routes!(listings::counts))
+        .routes(routes!(timers::schedule_timer))
+        .routes(routes!(timers::retire_timer))
+        .routes(routes!(timers::timers))
+        .routes(routes!(timers::expired_timers))
         .routes(routes!(shards::shards))
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))

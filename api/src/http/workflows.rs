@@ -135,7 +135,7 @@ pub(crate) async fn append(
     Ok(Success(store.append(&id, body.expected_seq, body.events, write).await?))
 }
 
-/// Appends events, stages rows, settles rows: all or nothing.
+/// Appends events, stages, settles and moves rows, arms and retires timers: all or nothing.
 #[utoipa::path(
     post,
     path = "/workflows/{id}/commit",
@@ -145,7 +145,11 @@ pub(crate) async fn append(
     responses(
         (status = 200, body = Committed),
         (status = 404, description = "row_not_found"),
-        (status = 409, description = "sequence_conflict workflow_status already_terminal namespace_deprecated"),
+        (
+            status = 409,
+            description = "sequence_conflict workflow_status already_terminal claim_lost row_not_claimed workflow_ended \
+                namespace_deprecated"
+        ),
     )
 )]
 pub(crate) async fn commit(
@@ -183,7 +187,11 @@ pub(crate) async fn settle(
     tag = "workflows",
     params(("id" = WorkflowId, Path), Guard),
     request_body = RearmBody,
-    responses((status = 200, body = Keys), (status = 409, description = "already_terminal"))
+    responses(
+        (status = 200, body = Keys),
+        (status = 404, description = "workflow_not_found"),
+        (status = 409, description = "workflow_ended"),
+    )
 )]
 pub(crate) async fn rearm(
     State(store): State<Store>,

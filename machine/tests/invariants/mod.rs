@@ -6,6 +6,7 @@ mod ceilings_hold;
 mod claims_are_exclusive;
 mod dead_letters_are_indexed;
 mod due_rows_are_indexed;
+mod due_timers_are_told_of;
 mod ended_workflows_own_nothing;
 mod epochs_only_grow;
 mod histories_are_dense;
@@ -20,6 +21,8 @@ mod rows_are_counted;
 mod shards_are_adopted_from_the_dead;
 mod snapshot;
 mod things_are_stored_once;
+mod timers_are_indexed;
+mod timers_belong_to_open_workflows;
 mod workflows_are_listed;
 
 pub use removal::{nothing_is_left_behind, only_the_finished_are_removed};
@@ -44,4 +47,7 @@ pub fn check(step: &Step<'_>) {
     dead_letters_are_indexed::check(step);
     listings_are_walks::check(step);
     workflows_are_listed::check(step);
+    timers_belong_to_open_workflows::check(step);
+    timers_are_indexed::check(step);
+    due_timers_are_told_of::check(step);
 }

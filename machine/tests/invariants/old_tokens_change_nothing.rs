@@ -1,11 +1,12 @@
 //! Invariant 12: a transition under an old claim token changes nothing. (Contract, section 6: the first outcome
 //! wins; section 4: row transitions are fenced by their claim token.)
 
-use holdfast_machine::Command;
+use holdfast_machine::{ClaimToken, Command, DispatchKey, Reply};
 
 use super::Step;
 
 pub fn check(step: &Step<'_>) {
+    check_commits(step);
     for (request, reply) in step.said {
         let (key, token) = match &request.command {
             Command::Heartbeat { key, token, .. } => (key, *token),
@@ -17,9 +18,7 @@ pub fn check(step: &Step<'_>) {
         if token.index == step.index || request.idempotency_key.is_some() {
             continue; // given out in this very entry, or the reply of another time
         }
-        let held = step.before.rows.get(key).and_then(|row| row.claim.as_ref());
-        let is_current = held.is_some_and(|claim| claim.token == token) && !step.lease_ended(key);
-        if is_current {
+        if is_current(step, key, token) {
             continue;
         }
         assert!(reply.is_err(), "an old token moved {key}: {reply:?}");
@@ -28,6 +27,26 @@ pub fn check(step: &Step<'_>) {
             let head = |told: Option<&super::Told>| told.map_or(0, |told| told.workflow.head);
             let (before, after) = (&step.before.workflows, &step.after.workflows);
             assert_eq!(head(before.get(&key.workflow)), head(after.get(&key.workflow)));
+        }
+    }
+}
+
+fn is_current(step: &Step<'_>, key: &DispatchKey, token: ClaimToken) -> bool {
+    let held = step.before.rows.get(key).and_then(|row| row.claim.as_ref());
+    held.is_some_and(|claim| claim.token == token) && !step.lease_ended(key)
+}
+
+/// A commit with a transition under an old token does not land.
+fn check_commits(step: &Step<'_>) {
+    for (request, reply) in step.said {
+        let (Command::Commit(commit), Ok(Reply::Committed(committed))) = (&request.command, reply) else { continue };
+        if committed.duplicate || request.idempotency_key.is_some() {
+            continue;
+        }
+        for transition in &commit.transitions {
+            let key = DispatchKey { workflow: commit.workflow.clone(), ordinal: transition.ordinal };
+            let Some(token) = transition.token.filter(|token| token.index != step.index) else { continue };
+            assert!(is_current(step, &key, token), "an old token moved {key} in a commit: {reply:?}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Command, DispatchKey, HistoryEvent, Holder, ListedWorkflow, Machine, MemberState, Millis, Namespace,
-    NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope, ShardEntry,
-    ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
+    Archive, Arming, Command, DispatchKey, Effect, HistoryEvent, Holder, ListedWorkflow, Machine, MemberState, Millis,
+    Namespace, NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope,
+    ShardEntry, ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -30,6 +30,14 @@ pub struct Pending {
     pub rows: Vec<(Millis, DispatchKey)>,
 }
 
+/// What an owner of shards, or anybody, is told of timers, whatever the time.
+pub struct DueTimers {
+    pub owner: Option<NodeName>,
+    pub timers: Vec<(WorkflowId, Arming)>,
+    /// The first time after log time at which one is due.
+    pub next: Option<Millis>,
+}
+
 /// All that can be seen of a state.
 pub struct Snapshot {
     pub now: Millis,
@@ -51,6 +59,9 @@ pub struct Snapshot {
     /// What claims may take.
     pub pending: Vec<Pending>,
     pub listings: Listings,
+    /// What is armed, by workflow, then name.
+    pub timers: Vec<(WorkflowId, Arming)>,
+    pub due_timers: Vec<DueTimers>,
 }
 
 /// The listings of a machine, each read in pages of one.
@@ -93,6 +104,8 @@ impl Snapshot {
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
             pending: pending(machine, &scopes(&rows)),
             listings: listings(machine, archive, workflows, &rows),
+            timers: timers(machine, workflows),
+            due_timers: due_timers(machine),
             rows,
         }
     }
@@ -232,9 +245,30 @@ fn heads(
     }
 }
 
+fn timers(machine: &Machine, workflows: &[WorkflowId]) -> Vec<(WorkflowId, Arming)> {
+    let of = |id: &WorkflowId| {
+        let timers = machine.timers_of(id, None, usize::MAX).into_iter();
+        timers.map(|arming| (id.clone(), arming)).collect::<Vec<_>>()
+    };
+    workflows.iter().flat_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn due_timers(machine: &Machine) -> Vec<DueTimers> {
+    let due = |owner: Option<NodeName>| DueTimers {
+        timers: machine.expired_timers(owner.as_ref(), Millis(u64::MAX), usize::MAX),
+        next: machine.next_timer_due(owner.as_ref(), machine.now()),
+        owner,
+    };
+    owners(machine).into_iter().map(due).collect()
+}
+
+/// All owners of shards, and nobody in particular.
+fn owners(machine: &Machine) -> BTreeSet<Option<NodeName>> {
+    machine.shards().map(|entry| Some(entry.owner.clone())).chain([None]).collect()
+}
+
 fn pending(machine: &Machine, scopes: &[Scope]) -> Vec<Pending> {
-    let owners = machine.shards().map(|entry| Some(entry.owner.clone()));
-    let owners: BTreeSet<Option<NodeName>> = owners.chain([None]).collect();
+    let owners = owners(machine);
     let mut all = Vec::new();
     for scope in scopes {
         for owner in &owners {
@@ -264,6 +298,7 @@ pub struct Step<'a> {
     pub before: &'a Snapshot,
     pub after: &'a Snapshot,
     pub said: &'a [(Request, Result<Reply, Reject>)],
+    pub effects: &'a [Effect],
     /// Everything that was said before under an idempotency key and is not forgotten.
     pub remembered: &'a [(Request, Result<Reply, Reject>)],
 }

@@ -1,13 +1,13 @@
 //! Makes requests of the words in `ops.rs`, with what the oracle knows about heads, epochs and tokens.
 
 use holdfast_machine::{
-    BootId, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Evidence, Fence, Liveness, Member,
-    Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, Scope,
-    ShardId, TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
+    Arming, BootId, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Evidence, Fence, Liveness,
+    Member, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy,
+    RowAction, Scope, ShardId, TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
 };
 
 use crate::find;
-use crate::ops::{Event, Fencing, Op, Seq, Token, What};
+use crate::ops::{Event, Fencing, Move, Op, Seq, Timer, Token, What};
 use crate::oracle::Oracle;
 
 pub const ORDINALS: [u64; 5] = [0, 1, 2, 3, u64::MAX];
@@ -127,8 +127,18 @@ impl Past {
             What::Transfer { shard, to, off } => {
                 Command::Transfer { shard: ShardId(*shard), to: node(*to), expected_epoch: epoch(*shard, *off) }
             }
-            What::Commit { workflow: of, seq, events, settle, .. } => {
-                Command::Commit(commit(&workflow(*of), *seq, events, settle, oracle))
+            What::Commit { workflow: of, seq, events, settle, moves, timers, .. } => {
+                let id = workflow(*of);
+                let transitions = moves.iter().map(|(token, number, action)| self.part(&id, *token, *number, *action));
+                Command::Commit(Commit {
+                    transitions: transitions.collect(),
+                    timers: timers.iter().map(|timer| timer_change(&id, *timer, oracle)).collect(),
+                    ..commit(&id, *seq, events, settle, oracle)
+                })
+            }
+            What::Timer(of, timer) => {
+                let workflow = workflow(*of);
+                Command::Timer { change: timer_change(&workflow, *timer, oracle), workflow }
             }
             What::Claim { .. } => Command::Claim(claim(what, oracle)),
             What::Heartbeat { token, row, lease } => {
@@ -175,6 +185,26 @@ impl Past {
         }
     }
 
+    /// A transition as part of a commit; most tokens are of its own rows.
+    fn part(&self, workflow: &WorkflowId, token: Token, number: u8, action: Move) -> Transition {
+        let own = || self.tokens.iter().rev().filter(|(key, _)| key.workflow == *workflow);
+        let (ordinal, token) = match token {
+            Token::Given(ago) => match own().nth(usize::from(ago)) {
+                Some((key, token)) => (key.ordinal, Some(*token)),
+                None => (ordinal(number), None),
+            },
+            Token::OfAnother(ago) => (ordinal(number), own().nth(usize::from(ago)).map(|(_, token)| *token)),
+            Token::None => (ordinal(number), None),
+            Token::Never => (ordinal(number), Some(ClaimToken { index: 1, number: 77 })),
+        };
+        let action = match action {
+            Move::Complete => RowAction::Complete { result: Payload::text("fine") },
+            Move::Fail(retryable) => RowAction::Fail { error: Payload::text("no"), retryable },
+            Move::Retry(delay_ms) => RowAction::Retry { delay_ms },
+        };
+        Transition { ordinal, token, action }
+    }
+
     fn token(&self, token: Token, row: (u8, u8)) -> (DispatchKey, Option<ClaimToken>) {
         let given = |ago: u8| self.tokens.iter().rev().nth(usize::from(ago)).cloned();
         match token {
@@ -182,6 +212,23 @@ impl Past {
             Token::OfAnother(ago) => (key(row), given(ago).map(|(_, token)| token)),
             Token::None => (key(row), None),
             Token::Never => (key(row), Some(ClaimToken { index: 1, number: 77 })),
+        }
+    }
+}
+
+fn timer_change(workflow: &WorkflowId, timer: Timer, oracle: &Oracle) -> TimerChange {
+    let name = |number: u8| ["wake", "other"][usize::from(number)].parse().unwrap();
+    let arming = |number, at, armed_seq| Arming {
+        timer: name(number),
+        fire_at: Millis(oracle.now.0.saturating_add_signed(at)),
+        armed_seq,
+    };
+    match timer {
+        Timer::Arm(number, at, seq) => TimerChange::Schedule(arming(number, at, seq)),
+        Timer::RetireAnother(number, at, seq) => TimerChange::Retire(arming(number, at, seq)),
+        Timer::Retire(number) => {
+            let standing = oracle.timers.iter().find(|(of, arming)| of == workflow && arming.timer == name(number));
+            TimerChange::Retire(standing.map_or_else(|| arming(number, 0, 0), |(_, arming)| arming.clone()))
         }
     }
 }

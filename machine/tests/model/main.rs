@@ -12,6 +12,7 @@ mod ops;
 mod oracle;
 mod oracle_histories;
 mod oracle_listings;
+mod oracle_moves;
 mod oracle_namespaces;
 mod oracle_nodes;
 mod oracle_removal;
@@ -21,7 +22,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use holdfast_machine::{
-    Applied, Command, DispatchKey, Entry, Fence, Machine, MemoryArchive, Millis, Reject, Reply, Request, Row, limits,
+    Applied, Command, DispatchKey, Effect, Entry, Fence, Machine, MemoryArchive, Millis, Reject, Reply, Request, Row,
+    limits,
 };
 use invariants::Snapshot;
 use ops::{Op, Step};
@@ -122,7 +124,7 @@ impl Run {
     /// All that must hold after an entry.
     fn compare(&mut self, applied: &Applied, said: Said) {
         let after = self.commit(applied);
-        self.check(&after, &said);
+        self.check(&after, &said, &applied.effects);
         self.seen = after;
     }
 
@@ -134,7 +136,7 @@ impl Run {
         look(&self.machine, &self.archive)
     }
 
-    fn check(&mut self, after: &Snapshot, said: &Said) {
+    fn check(&mut self, after: &Snapshot, said: &Said, effects: &[Effect]) {
         self.remembered.retain(|(at, ..)| at.plus(limits::REPLY_REMEMBERED_MS) >= after.now);
         let remembered: Said =
             self.remembered.iter().map(|(_, request, reply)| (request.clone(), reply.clone())).collect();
@@ -151,7 +153,7 @@ impl Run {
             self.seen.forget(workflow);
         }
         let (index, before) = (self.index, &self.seen);
-        invariants::check(&invariants::Step { index, before, after, said, remembered: &remembered });
+        invariants::check(&invariants::Step { index, before, after, said, effects, remembered: &remembered });
         self.remember(said, after.now);
         assert_eq!(after.now, self.oracle.now, "log time");
         for id in drive::workflows() {
@@ -171,6 +173,9 @@ impl Run {
         assert_eq!(after.rows.clone().into_iter().collect::<Vec<_>>(), expected, "the rows");
         let namespaces: BTreeMap<_, _> = self.oracle.namespaces.iter().cloned().collect();
         assert_eq!(after.namespaces, namespaces, "the namespaces");
+        let mut timers = self.oracle.timers.clone();
+        timers.sort();
+        assert_eq!(after.timers, timers, "the timers");
         let mut shards = self.oracle.shards.clone();
         shards.sort_by_key(|entry| entry.shard);
         assert_eq!(after.shards.values().cloned().collect::<Vec<_>>(), shards, "the directory");
@@ -194,6 +199,8 @@ fn kind(reply: &Result<Reply, Reject>) -> String {
         Ok(Reply::Claimed { claims }) if claims.is_empty() => "Claimed nothing".to_owned(),
         Ok(Reply::Committed(committed)) if committed.duplicate => "Committed before".to_owned(),
         Ok(Reply::Committed(committed)) if !committed.settled.is_empty() => "Committed and settled".to_owned(),
+        Ok(Reply::Committed(committed)) if !committed.transitions.is_empty() => "Committed and moved".to_owned(),
+        Ok(Reply::TimerRetired(retirement)) => format!("{retirement:?}"),
         Ok(Reply::Returned(returned)) => format!("Returned {}", returned.status),
         Ok(Reply::Adopted(moved)) if !moved.rearmed.is_empty() => "Adopted with rows".to_owned(),
         Ok(Reply::Transferred(moved)) if !moved.rearmed.is_empty() => "Transferred with rows".to_owned(),
@@ -255,7 +262,7 @@ impl Run {
 fn random_runs_meet_every_answer() {
     let mut runner = TestRunner::deterministic();
     let mut answers: BTreeMap<String, usize> = BTreeMap::new();
-    for _ in 0..200 {
+    for _ in 0..250 {
         let mut run = Run::new();
         ops::steps(60).new_tree(&mut runner).unwrap().current().iter().for_each(|step| run.step(step));
         run.answers.into_iter().for_each(|(kind, count)| *answers.entry(kind).or_default() += count);
@@ -277,6 +284,7 @@ const EXPECTED: &[&str] = &[
     "Transferred with rows",
     "Committed",
     "Committed and settled",
+    "Committed and moved",
     "Committed before",
     "Claimed",
     "Claimed nothing",
@@ -300,6 +308,9 @@ const EXPECTED: &[&str] = &[
     "Deleted",
     "workflow_open",
     "namespace_deprecated",
+    "TimerScheduled",
+    "Retired",
+    "Superseded",
     "sequence_conflict",
     "not_owner",
     "already_terminal",

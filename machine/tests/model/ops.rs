@@ -75,6 +75,23 @@ pub enum Token {
     Never,
 }
 
+/// What a commit does to a row.
+#[derive(Debug, Clone, Copy)]
+pub enum Move {
+    Complete,
+    Fail(bool),
+    Retry(u64),
+}
+
+/// A timer by number, when it is due from now on, and a number of its arming.
+#[derive(Debug, Clone, Copy)]
+pub enum Timer {
+    Arm(u8, i64, u64),
+    /// What is armed under the name.
+    Retire(u8),
+    RetireAnother(u8, i64, u64),
+}
+
 #[derive(Debug, Clone)]
 pub enum What {
     Create(u32),
@@ -99,8 +116,11 @@ pub enum What {
         seq: Seq,
         events: Vec<Event>,
         settle: Vec<u8>,
+        moves: Vec<(Token, u8, Move)>,
+        timers: Vec<Timer>,
         twice: bool,
     },
+    Timer(u8, Timer),
     Claim {
         by: Option<u8>,
         pin: u8,
@@ -223,7 +243,7 @@ fn work() -> impl Strategy<Value = What> {
         2 => (select(vec![0u8, 1, 2, 3, 3, 3]), 0u8..2, prop::collection::vec(0u8..5, 0..4))
             .prop_map(|(workflow, namespace, rows)| What::Stage(workflow, namespace, rows)),
         2 => row().prop_map(What::Mark),
-        4 => (row(), any::<bool>()).prop_map(|(row, forced)| What::Redrive(row, forced)),
+        6 => (row(), any::<bool>()).prop_map(|(row, forced)| What::Redrive(row, forced)),
         3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
@@ -233,12 +253,32 @@ fn work() -> impl Strategy<Value = What> {
             }),
         2 => prop::sample::subsequence(vec![0u8, 1, 2, 3], 1..=4).prop_map(What::Purge),
         2 => (0u8..5).prop_map(What::Delete),
+        4 => (0u8..4, timer()).prop_map(|(workflow, timer)| What::Timer(workflow, timer)),
         1 => Just(What::Tick),
     ]
 }
 
 fn kept() -> impl Strategy<Value = Option<u64>> {
     select(vec![Some(0), Some(0), Some(40), Some(u64::MAX), None])
+}
+
+fn timer() -> impl Strategy<Value = Timer> {
+    let (name, seq) = (|| 0u8..2, || 0u64..3);
+    let at = || prop_oneof![8 => -20i64..60, 1 => Just(0i64), 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
+    prop_oneof![
+        5 => (name(), at(), seq()).prop_map(|(name, at, seq)| Timer::Arm(name, at, seq)),
+        3 => name().prop_map(Timer::Retire),
+        1 => (name(), at(), seq()).prop_map(|(name, at, seq)| Timer::RetireAnother(name, at, seq)),
+    ]
+}
+
+fn moves() -> impl Strategy<Value = (Token, u8, Move)> {
+    let action = prop_oneof![
+        3 => Just(Move::Complete),
+        2 => any::<bool>().prop_map(Move::Fail),
+        1 => (0u64..50).prop_map(Move::Retry),
+    ];
+    (token(), 0u8..4, action)
 }
 
 fn token() -> impl Strategy<Value = Token> {
@@ -256,9 +296,20 @@ fn commit() -> impl Strategy<Value = What> {
         prop_oneof![8 => Just(Seq::Head), 1 => (1u64..4).prop_map(Seq::Behind), 1 => (1u64..3).prop_map(Seq::Ahead)];
     let settle = prop_oneof![6 => Just(Vec::new()), 1 => prop::collection::vec(0u8..4, 1..3)];
     let events = prop::collection::vec(event(), 0..4);
+    let moves = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(moves(), 1..3)];
+    let timers = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(timer(), 1..3)];
     let twice = prop::bool::weighted(0.1);
-    (select(vec![0u8, 0, 0, 1, 1, 1, 2, 2, 2, 3]), seq, events, settle, twice)
-        .prop_map(|(workflow, seq, events, settle, twice)| What::Commit { workflow, seq, events, settle, twice })
+    let workflow = select(vec![0u8, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+    let parts = (workflow, seq, events, settle, moves, timers, twice);
+    parts.prop_map(|(workflow, seq, events, settle, moves, timers, twice)| What::Commit {
+        workflow,
+        seq,
+        events,
+        settle,
+        moves,
+        timers,
+        twice,
+    })
 }
 
 fn event() -> impl Strategy<Value = Event> {

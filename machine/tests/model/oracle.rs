@@ -3,7 +3,7 @@
 //! the machine, and no logic.
 
 use holdfast_machine::{
-    BootId, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness, Member, Millis,
+    Arming, BootId, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness, Member, Millis,
     Namespace, NamespaceState, NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
 };
 
@@ -34,6 +34,7 @@ pub struct Oracle {
     pub rows: Vec<(DispatchKey, Row)>,
     /// Workflows whose history an outcome began, with the namespace of its row.
     pub begun: Vec<(WorkflowId, Namespace)>,
+    pub timers: Vec<(WorkflowId, Arming)>,
     pub remembered: Vec<Remembered>,
     pub namespaces: Vec<(Namespace, NamespaceState)>,
     /// Workflows that the last entry removed.
@@ -89,7 +90,8 @@ impl Oracle {
             Command::Settle { workflow }
             | Command::Rearm { workflow, .. }
             | Command::Stage { workflow, .. }
-            | Command::Delete { workflow } => Some(workflow),
+            | Command::Delete { workflow }
+            | Command::Timer { workflow, .. } => Some(workflow),
             _ => None,
         };
         if let (Some(fence), Some(workflow)) = (fence, workflow) {
@@ -121,13 +123,13 @@ impl Oracle {
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),
             Command::Reconcile { older_than_ms, limit, excluded } => self.reconcile(*older_than_ms, *limit, excluded),
             Command::PutNamespace { namespace, settings } => Ok(self.put_namespace(namespace, settings)),
+            Command::Timer { workflow, change } => self.timer(workflow, change),
             Command::Tick => Ok(Reply::Ticked { at: self.now }),
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark(key),
             Command::Redrive { key, forced } => self.redrive(key, *forced),
             Command::Purge { workflows } => self.purge(workflows),
             Command::Delete { workflow } => self.delete(workflow),
-            Command::Timer { .. } => unreachable!("the model's steps do not ask for it"),
         }
     }
 

@@ -2,10 +2,11 @@
 
 use holdfast_machine::{
     AttributeValue, Commit, Committed, DispatchKey, EventKind, HistoryEvent, Millis, Namespace, NewEvent, NewRow,
-    Reject, Reply, Row, RowStatus, Staged, WorkflowId, WorkflowStatus,
+    Reject, Reply, Row, RowStatus, Staged, TimerChange, Transition, WorkflowId, WorkflowStatus,
 };
 
 use crate::oracle::{Answer, Oracle, invalid};
+use crate::oracle_moves::{is_hand_back, with_outcomes};
 
 /// Status and run after a list of events.
 pub fn fold<'a>(events: impl Iterator<Item = (&'a EventKind, Option<u64>)>) -> (WorkflowStatus, u32) {
@@ -82,22 +83,35 @@ impl Oracle {
     pub fn commit(&mut self, commit: &Commit) -> Answer {
         let id = &commit.workflow;
         let head = self.head(id);
+        let whole = with_outcomes(commit);
         if commit.expected_seq != head {
-            if !commit.events.is_empty() && self.landed.contains(commit) {
+            if !whole.events.is_empty() && self.landed.contains(commit) {
                 let staged = commit.rows.iter().map(|row| staged(id, row, false)).collect();
-                let head = commit.expected_seq + commit.events.len() as u64;
-                return Ok(Reply::Committed(Committed { head, duplicate: true, staged, ..Default::default() }));
+                return Ok(Reply::Committed(Committed {
+                    head: commit.expected_seq + whole.events.len() as u64,
+                    duplicate: true,
+                    staged,
+                    settled: Vec::new(),
+                    transitions: self.statuses(commit),
+                    retirements: self.retirements(id, &commit.timers),
+                }));
             }
             return Err(Reject::SequenceConflict { workflow: id.clone(), expected: commit.expected_seq, found: head });
         }
-        self.check(commit)?;
+        self.check_moves(commit)?;
+        if head == 0 && commit.events.is_empty() {
+            return invalid();
+        }
+        self.check(&whole)?;
         self.landed.push(commit.clone());
         if head == 0 {
             let start = commit.events[0].start.clone();
             let namespace = start.map(|start| start.namespace).unwrap_or_default();
             self.mint_namespace(&namespace);
         }
+        self.move_rows(commit);
 
+        let commit = &whole;
         let first_new = head as usize;
         for event in &commit.events {
             self.append(id, event.clone());
@@ -119,7 +133,12 @@ impl Oracle {
             }
         }
         settled.sort();
-        Ok(Reply::Committed(Committed { head: self.head(id), staged, settled, ..Default::default() }))
+        if closes {
+            self.timers.retain(|(workflow, _)| workflow != id);
+        }
+        let retirements = commit.timers.iter().filter_map(|change| self.change_timer(id, change)).collect();
+        let (head, transitions) = (self.head(id), self.statuses(commit));
+        Ok(Reply::Committed(Committed { head, duplicate: false, staged, settled, transitions, retirements }))
     }
 
     /// Why a commit at the right place is refused.
@@ -168,6 +187,16 @@ impl Oracle {
             }
         }
         let runs = self.announced_runs(commit, &announced)?;
+        let (status, run) = fold(kinds.iter().copied());
+        for Transition { ordinal, action, .. } in &commit.transitions {
+            let row = self.row(&DispatchKey { workflow: id.clone(), ordinal: *ordinal }).unwrap();
+            if row.run != run || (is_hand_back(action) && outcomes.contains(&(run, *ordinal))) {
+                return invalid();
+            }
+        }
+        if status.is_terminal() && commit.timers.iter().any(|change| matches!(change, TimerChange::Schedule(_))) {
+            return Err(Reject::WorkflowEnded { workflow: id.clone(), status });
+        }
         if is_new {
             let start = commit.events[0].start.clone();
             self.takes_new_workflows(&start.map(|start| start.namespace).unwrap_or_default())?;

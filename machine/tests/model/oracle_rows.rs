@@ -67,7 +67,7 @@ impl Oracle {
     }
 
     /// The row that a caller may move, `None` if a caller by key named one that does not exist.
-    fn held(&self, key: &DispatchKey, token: Option<ClaimToken>) -> Result<Option<Row>, Reject> {
+    pub fn held(&self, key: &DispatchKey, token: Option<ClaimToken>) -> Result<Option<Row>, Reject> {
         let Some(row) = self.row(key).cloned() else {
             return if token.is_some() { Err(Reject::RowNotFound { key: key.clone() }) } else { Ok(None) };
         };
@@ -130,7 +130,7 @@ impl Oracle {
     }
 
     /// Only a claimed row can be handed back. `delay_ms` is none for a failed attempt.
-    fn hand_back(&mut self, key: &DispatchKey, mut row: Row, delay_ms: Option<u64>) -> Answer {
+    pub fn hand_back(&mut self, key: &DispatchKey, mut row: Row, delay_ms: Option<u64>) -> Answer {
         if row.status != RowStatus::Claimed {
             return Err(Reject::RowNotClaimed { key: key.clone(), status: row.status });
         }
@@ -153,7 +153,7 @@ impl Oracle {
     }
 
     /// An outcome that stands is final: the caller hears so, and the row is finished in its sense.
-    fn absorb(&mut self, key: &DispatchKey, row: &Row) -> Result<(), Reject> {
+    pub fn absorb(&mut self, key: &DispatchKey, row: &Row) -> Result<(), Reject> {
         let Some(outcome) = self.outcome(&key.workflow, row.run, key.ordinal) else { return Ok(()) };
         let status = status_after(&outcome.kind);
         let mut row = row.clone();

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 use holdfast_machine::{
-    ActivityType, Claim, Claimant, Claimed, Command, Millis, NewHolder, NewRow, Payload, Reply, Scope, TaskQueue,
+    ActivityType, Arming, Claim, Claimant, Claimed, Command, Commit, Millis, NewHolder, NewRow, Payload, Reply, Scope,
+    TaskQueue, TimerChange, TimerId,
 };
 use holdfast_tests::bare::Bare;
 use holdfast_tests::work;
@@ -53,7 +54,14 @@ async fn leases_and_due_times_survive_clocks_that_jump() -> Result<()> {
         })
     };
     let rows = vec![row(1, Millis(0))?, row(2, later)?];
-    bare.ask(right, Command::Commit(work::opening(&id, rows)?)).await?;
+    // So is a timer, which falls due with the second row.
+    let arming = Arming { timer: TimerId::new("wake")?, fire_at: later, armed_seq: 1 };
+    let timers = vec![TimerChange::Schedule(arming.clone())];
+    bare.ask(right, Command::Commit(Commit { timers, ..work::opening(&id, rows)? })).await?;
+    let due = |node| {
+        let handle = bare.handle(node)?;
+        anyhow::Ok(handle.view(|machine, _| machine.expired_timers(None, machine.now(), 10)))
+    };
     let held = claim(&bare, right, MINUTE).await?;
     ensure!(held.len() == 1 && held[0].key == work::key(&id, 1), "{held:?}");
 
@@ -63,12 +71,15 @@ async fn leases_and_due_times_survive_clocks_that_jump() -> Result<()> {
     ensure!(stood >= start, "log time went back from {start} to {stood}");
     ensure!(now(&bare, right).await? == stood, "log time moves by a clock that is behind it");
     ensure!(claim(&bare, right, MINUTE).await?.is_empty(), "something fell due by a clock that went back");
+    ensure!(due(right)?.is_empty(), "a timer fell due by a clock that went back");
 
     // Leadership moves to a node that is an hour ahead: the lease ends, and both rows are due, in order.
     bare.clock(ahead).set_ahead(HOUR);
     bare.lead(ahead).await?;
     let jumped = now(&bare, ahead).await?;
     ensure!(jumped.0 >= start.0 + HOUR as u64, "{jumped}");
+    let fired = vec![(id.clone(), arming.clone())];
+    ensure!(due(ahead)? == fired, "{:?}", due(ahead)?);
     let both = claim(&bare, ahead, MINUTE).await?;
     let keys: Vec<u64> = both.iter().map(|claim| claim.key.ordinal).collect();
     ensure!(keys.len() == 2, "{both:?}");
@@ -86,6 +97,7 @@ async fn leases_and_due_times_survive_clocks_that_jump() -> Result<()> {
     bare.lead(right).await?;
     let back = now(&bare, right).await?;
     ensure!(back >= jumped, "log time went back from {jumped} to {back}");
+    ensure!(due(right)? == fired, "a timer was lost, or came twice: {:?}", due(right)?);
     ensure!(claim(&bare, right, MINUTE).await?.is_empty(), "a lease ended by a clock that is behind");
 
     // Once that clock is set right and beyond, they end.

@@ -17,3 +17,4 @@ mod log_time;
 mod outbox;
 mod peers;
 mod quorum;
+mod timers;

@@ -1,0 +1,118 @@
+//! Timers: arming and retiring them, and hearing of those that are due.
+//!
+//! Nobody asks again and again: the leader lets log time reach the next timer, apply says which shard has one,
+//! and only then does a caller that waits look. It gets what is due and not retired, so an engine retires what
+//! it has fired, best in the commit that fires it, before it asks anew.
+
+use std::time::Duration;
+
+use holdfast_client::wire::{DueTimer, DueTimers, ExpiredCall, TimerPage};
+use holdfast_machine::{
+    Arming, Command, Effect, Machine, Reply, Retirement, TimerChange, TimerId, WorkflowId, read_cursor, write_cursor,
+};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::StoreError;
+use crate::store::{Store, StoreResult};
+use crate::{Answer, ReadMode, Write};
+
+impl Store {
+    /// Arms a timer; an arming that stands under the same name is overwritten.
+    ///
+    /// # Errors
+    /// `workflow_not_found`, `workflow_ended`, or another [`StoreError`].
+    pub async fn schedule_timer(&self, workflow: &WorkflowId, arming: Arming, write: Write) -> StoreResult<()> {
+        let command = Command::Timer { workflow: workflow.clone(), change: TimerChange::Schedule(arming) };
+        self.propose(command, write).await?.answer("timer", |reply| match reply {
+            Reply::TimerScheduled => Some(()),
+            _ => None,
+        })
+    }
+
+    /// Removes this very arming; another one of the same name is left alone.
+    ///
+    /// # Errors
+    /// A [`StoreError`].
+    pub async fn retire_timer(&self, workflow: &WorkflowId, arming: Arming, write: Write) -> StoreResult<Retirement> {
+        let command = Command::Timer { workflow: workflow.clone(), change: TimerChange::Retire(arming) };
+        self.propose(command, write).await?.answer("timer", |reply| match reply {
+            Reply::TimerRetired(retirement) => Some(retirement),
+            _ => None,
+        })
+    }
+
+    /// A page of a workflow's armed timers, by name; empty for an unknown workflow.
+    ///
+    /// # Errors
+    /// As [`Store::history`]; `invalid_argument` for a cursor of another listing.
+    pub async fn timers(
+        &self,
+        workflow: &WorkflowId,
+        cursor: Option<&str>,
+        limit: u32,
+        mode: ReadMode,
+    ) -> StoreResult<TimerPage> {
+        self.limits().check_page(limit)?;
+        let query = ("timers", workflow);
+        let after: Option<TimerId> = cursor.map(|cursor| read_cursor(&query, cursor)).transpose()?;
+        // One more than the page tells whether there is another page.
+        let limit = limit as usize;
+        let look = |machine: &Machine| Ok(machine.timers_of(workflow, after.as_ref(), limit + 1));
+        let Answer { index, value: mut timers } = self.read(mode, |machine, _| look(machine)).await?;
+        let more = timers.len() > limit;
+        timers.truncate(limit);
+        let last = timers.last().filter(|_| more);
+        let next_cursor = last.map(|arming| write_cursor(&query, &arming.timer));
+        Ok(Answer { index, value: TimerPage { timers, next_cursor } })
+    }
+
+    /// Timers that are due, by time, then workflow, then name; waits for some up to `call.wait_ms`, capped by
+    /// [`crate::StoreOptions::wait_max`]. Empty if none came. A timer is returned until it is retired; those of
+    /// paused workflows wait until they are resumed. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// As [`Store::history`]; [`StoreError::Stopped`] when the node stops in the meantime.
+    pub async fn expired_timers(&self, call: ExpiredCall, mode: ReadMode) -> StoreResult<DueTimers> {
+        self.limits().check_page(call.limit)?;
+        let wait = Duration::from_millis(call.wait_ms).min(self.shared.options.wait_max);
+        let deadline = Instant::now() + wait;
+        // Listened to before the look, so that nothing that comes in between is missed.
+        let mut effects = self.shared.raft.effects();
+        let mut closed = self.shared.closed.subscribe();
+        let mut mode = mode;
+        loop {
+            let due = self.read(mode, |machine, _| Ok(due_timers(machine, &call))).await?;
+            if !due.value.timers.is_empty() || deadline <= Instant::now() {
+                return Ok(due);
+            }
+            mode = ReadMode::AtLeast(due.index);
+            tokio::select! {
+                stirred = stirred(&mut effects) => stirred?,
+                () = sleep_until(deadline) => {}
+                _ = closed.wait_for(|closed| *closed) => return Err(StoreError::Stopped),
+            }
+        }
+    }
+}
+
+fn due_timers(machine: &Machine, call: &ExpiredCall) -> DueTimers {
+    let as_of = call.as_of.unwrap_or_else(|| machine.now());
+    let timers = machine.expired_timers(call.owner.as_ref(), as_of, call.limit as usize);
+    DueTimers {
+        timers: timers.into_iter().map(|(workflow, arming)| DueTimer::new(workflow, arming)).collect(),
+        next_due: machine.next_timer_due(call.owner.as_ref(), as_of),
+    }
+}
+
+/// Waits until there may be timers to see. A state that jumped to a snapshot says that the topology changed.
+async fn stirred(effects: &mut Receiver<(u64, Effect)>) -> Result<(), StoreError> {
+    loop {
+        match effects.recv().await {
+            Ok((_, Effect::TimersDue { .. } | Effect::TopologyChanged)) | Err(RecvError::Lagged(_)) => return Ok(()),
+            Ok(_) => {}
+            Err(RecvError::Closed) => return Err(StoreError::Stopped),
+        }
+    }
+}
