@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use holdfast_client::wire::{CountPage, DeadLetterPage, HeadPage, PageCall, RedriveMode, RoutePage, UnsettledPage};
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled,
     RowView, StaleRow, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
-    ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,
-    Payload, Reject, Returned, Run, ShardId, WorkflowFilter, WorkflowId,
+    ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace, NewEvent, NewRow,
+    NodeName, Payload, Reject, Returned, Run, ShardId, Staged, WorkflowFilter, WorkflowId,
 };
 
 /// Why a call was not answered with a success.
@@ -170,6 +171,24 @@ calls! {
     list_workflows(call: &ListCall, mode: ReadMode) -> WorkflowList;
     /// How many workflows a filter takes.
     count_workflows(filter: &WorkflowFilter, mode: ReadMode) -> u64;
+    /// Stages rows without events of their own.
+    stage(workflow: &WorkflowId, namespace: Namespace, rows: Vec<NewRow>, write: Write) -> Vec<Staged>;
+    /// Notes that a workflow has heard of a dead letter.
+    mark_failure_delivered(key: &DispatchKey, write: Write) -> bool;
+    /// Puts a dead letter back.
+    redrive(key: &DispatchKey, mode: RedriveMode, write: Write) -> ();
+    /// Dead letters of a workflow.
+    dead_letters(workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> DeadLetterPage;
+    /// Dead letters of a namespace.
+    dead_letters_in(namespace: &Namespace, page: &PageCall, mode: ReadMode) -> DeadLetterPage;
+    /// Workflows with live rows.
+    unsettled(shard: Option<ShardId>, page: &PageCall, mode: ReadMode) -> UnsettledPage;
+    /// What claims have to name to get something.
+    pending_routes(page: &PageCall, mode: ReadMode) -> RoutePage;
+    /// Live rows by namespace.
+    row_counts(page: &PageCall, mode: ReadMode) -> CountPage;
+    /// Where histories end.
+    heads(shard: Option<ShardId>, open_only: bool, page: &PageCall, mode: ReadMode) -> HeadPage;
     /// The directory.
     shards(mode: ReadMode) -> Directory;
     /// Moves a shard.

@@ -4,6 +4,7 @@ mod attributes;
 mod by_key;
 mod claims;
 mod commits;
+mod dead_letters;
 mod ends;
 mod growth;
 mod histories;
@@ -11,11 +12,13 @@ mod http;
 mod idempotency;
 mod leases;
 mod limits;
+mod listings;
 mod odd_inputs;
 mod pausing;
 mod reads;
 mod runs;
 mod shards;
+mod staging;
 mod visibility;
 
 use anyhow::Result;
@@ -75,6 +78,9 @@ pub fn all() -> impl Iterator<Item = Check> {
         odd_inputs::CHECKS,
         visibility::CHECKS,
         attributes::CHECKS,
+        staging::CHECKS,
+        dead_letters::CHECKS,
+        listings::CHECKS,
         shards::CHECKS,
         http::CHECKS,
     ];

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
+use holdfast_client::wire::PageCall;
 use holdfast_client::{Answer, ClaimCall, ClaimHolder, Delivery, ReadMode, RowView, Write};
 use holdfast_machine::{
     ActivityType, Claimant, Commit, DispatchKey, EventKind, HistoryEvent, IdempotencyKey, Limits, Namespace, NewEvent,
@@ -22,6 +23,8 @@ use crate::run::Options;
 pub(crate) const LONG_LEASE_MS: u64 = 3_600_000;
 /// How often a condition is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Pages of a listing that a check reads at most; a store in use may have more of everything than is worth it.
+const PAGES_MAX: u32 = 200;
 /// How much of a value is shown when it is not what it should be.
 const SHOWN_CHARS_MAX: usize = 400;
 
@@ -74,6 +77,11 @@ impl Trial {
     /// One namespace for all checks that do not need one to themselves, so that a store does not fill up with them.
     pub(crate) fn namespace(&self) -> Result<Namespace> {
         Ok(Namespace::new("conformance")?)
+    }
+
+    /// True for a workflow of this check.
+    pub(crate) fn is_own(&self, id: &WorkflowId) -> bool {
+        id.as_str().ends_with(&self.tag)
     }
 
     pub(crate) fn key(&self, text: &str) -> Result<IdempotencyKey> {
@@ -267,6 +275,25 @@ impl Trial {
         }
         Ok(())
     }
+}
+
+/// Everything on a listing's pages of `limit` items.
+pub(crate) async fn all_pages<T, F>(limit: u32, page: impl Fn(PageCall) -> F) -> Result<Vec<T>>
+where
+    F: Future<Output = Result<(Vec<T>, Option<String>)>>,
+{
+    let mut listed = Vec::new();
+    let mut call = PageCall::first(limit);
+    for _ in 0..PAGES_MAX {
+        let (items, cursor) = page(call).await?;
+        ensure!(items.len() <= limit as usize, "a page of {} where {limit} were asked for", items.len());
+        listed.extend(items);
+        match cursor {
+            Some(cursor) => call = PageCall::after(limit, cursor),
+            None => return Ok(listed),
+        }
+    }
+    Err(Skip("there is so much in the store that its listing was not read to the end").into())
 }
 
 pub(crate) fn activity_type(text: &str) -> Result<ActivityType> {

@@ -9,7 +9,8 @@ use holdfast_tests::embedded::Embedded;
 
 async fn keeps_every_promise(store: Arc<dyn Backend>, url: Option<String>) {
     let options = Options { disturbing: true, url, ..Options::default() };
-    let report = run(store, &options, |_| {}).await;
+    // Told as they come: a suite that hangs shows how far it came.
+    let report = run(store, &options, |finding| println!("{finding}")).await;
     let failures: Vec<String> = report.failures().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "{}\n{}", report.summary(), failures.join("\n"));
     println!("{}", report.summary());

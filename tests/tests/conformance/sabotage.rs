@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use holdfast_client::wire::{CountPage, HeadPage, PageCall, RedriveMode, UnsettledPage};
 use holdfast_client::{Answer, ClaimCall, Delivery, ListCall, ReadMode, WorkflowList, Write};
 use holdfast_conformance::{Backend, Called, Failure, Layer, Layered, Options, Verdict, run};
 use holdfast_machine::{
-    ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, NewEvent, Payload, Reject, RowAction, Run,
-    TimerChange, Transition, WorkflowFilter, WorkflowId,
+    ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, Namespace, NewEvent, NewRow, Payload, Reject,
+    RowAction, Run, ShardId, Staged, TimerChange, Transition, WorkflowFilter, WorkflowId,
 };
 use holdfast_tests::embedded::Embedded;
 use parking_lot::Mutex;
@@ -82,6 +83,12 @@ fn table() -> Vec<(Sabotage, &'static str)> {
         CountsRoughly() by "a count is exactly as many as the listing of its filter has",
         IgnoresAttributes() by "a workflow is found by a search attribute of each type, and by each text of several",
         ListsTheOldStatus() by "a workflow is listed as its last run makes it, as soon as that is acknowledged",
+        AlwaysForces() by "a dead letter whose failure was delivered is redriven only if it is forced",
+        ForgetsToMark() by "the mark that a failure was delivered is set once and for all, on dead letters only",
+        SaysThatAllIsStaged() by "a key that has a row is left as it is, whether live or finished, and the reply says so",
+        ForgetsWhatIsClaimed() by "unsettled workflows are those with live rows, by shard and id, with how many wait and are held",
+        CountsWhatWaitsOnly() by "rows are counted by namespace, and in flight is pending and claimed together",
+        ListsFinishedHeadsAsOpen() by "heads say where histories end, of open workflows or of all, by id",
         ReadsWhatItReadBefore(Mutex::default()) by "a linearizable read sees every write that was acknowledged before it",
     ]
 }

@@ -45,3 +45,25 @@ fault!(ListsTheOldStatus {
         Ok(answer)
     }
 });
+
+fault!(ForgetsWhatIsClaimed {
+    async fn unsettled(&self, shard: Option<ShardId>, page: &PageCall, mode: ReadMode) -> Called<UnsettledPage> {
+        let mut answer = self.0.unsettled(shard, page, mode).await?;
+        answer.value.workflows.iter_mut().for_each(|found| found.claimed = 0);
+        Ok(answer)
+    }
+});
+
+fault!(CountsWhatWaitsOnly {
+    async fn row_counts(&self, page: &PageCall, mode: ReadMode) -> Called<CountPage> {
+        let mut answer = self.0.row_counts(page, mode).await?;
+        answer.value.namespaces.iter_mut().for_each(|counts| counts.in_flight = counts.pending);
+        Ok(answer)
+    }
+});
+
+fault!(ListsFinishedHeadsAsOpen {
+    async fn heads(&self, shard: Option<ShardId>, _: bool, page: &PageCall, mode: ReadMode) -> Called<HeadPage> {
+        self.0.heads(shard, false, page, mode).await
+    }
+});

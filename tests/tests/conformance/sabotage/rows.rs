@@ -121,3 +121,24 @@ fault!(MovesRowsBesideTheCommit {
         self.0.commit(commit, write).await
     }
 });
+
+fault!(AlwaysForces {
+    async fn redrive(&self, key: &DispatchKey, _: RedriveMode, write: Write) -> Called<()> {
+        self.0.redrive(key, RedriveMode::Forced, write).await
+    }
+});
+
+fault!(ForgetsToMark {
+    async fn mark_failure_delivered(&self, key: &DispatchKey, _: Write) -> Called<bool> {
+        let looked = self.0.row(key, ReadMode::Linearizable).await?;
+        Ok(looked.map(|_| true))
+    }
+});
+
+fault!(SaysThatAllIsStaged {
+    async fn stage(&self, workflow: &WorkflowId, namespace: Namespace, rows: Vec<NewRow>, write: Write) -> Called<Vec<Staged>> {
+        let mut answer = self.0.stage(workflow, namespace, rows, write).await?;
+        answer.value.iter_mut().for_each(|staged| staged.written = true);
+        Ok(answer)
+    }
+});
