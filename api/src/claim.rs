@@ -177,7 +177,7 @@ fn run_id(machine: &Machine, archive: &dyn Archive, key: &DispatchKey, number: u
     if workflow.run.number == number {
         return Ok(workflow.run.run_id);
     }
-    let runs = machine.runs(archive, &key.workflow, number as usize)?;
+    let runs = machine.runs(archive, &key.workflow, number.saturating_sub(1), 1)?;
     let run = runs.into_iter().find(|run| run.number == number);
     Ok(run.map_or_else(|| RunId::numbered(number), |run| run.run_id))
 }

@@ -1,13 +1,16 @@
 //! Reads: from this node's own state, once that is as fresh as the caller asks.
 
-use holdfast_client::wire::{ClusterView, Directory, MemberView, RowView, StaleRow, Topology, WorkflowView};
+use holdfast_client::wire::{
+    ClusterView, Directory, MemberView, PageCall, RowView, Runs, StaleRow, StaleRows, Topology, WorkflowView,
+};
 use holdfast_machine::{
-    Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, NodeName, Reject, Run,
-    WorkflowId,
+    Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, Millis, NodeName,
+    Reject, Row, WorkflowId,
 };
 use holdfast_raft::{MemberStatus, Status};
 
 use crate::error::StoreError;
+use crate::listings::{cut, one_more};
 use crate::store::{Store, StoreResult};
 use crate::{Answer, ReadMode};
 
@@ -68,13 +71,20 @@ impl Store {
         Ok(Answer { index, value })
     }
 
-    /// Up to `limit` runs of a workflow, oldest first.
+    /// Runs of a workflow, oldest first.
     ///
     /// # Errors
-    /// As [`Store::history`].
-    pub async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> StoreResult<Vec<Run>> {
-        self.limits().check_page(limit)?;
-        self.read(mode, |machine, archive| machine.runs(archive, workflow, limit as usize)).await
+    /// As [`Store::history`]; `invalid_argument` for a cursor of another listing.
+    pub async fn runs(&self, workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> StoreResult<Runs> {
+        let query = ("runs", workflow);
+        let after: Option<u32> = self.place(&query, page)?;
+        let runs = self
+            .read(mode, |machine, archive| machine.runs(archive, workflow, after.unwrap_or(0), one_more(page)))
+            .await?;
+        Ok(runs.map(|mut runs| {
+            let next_cursor = cut(&query, page, &mut runs, |run| &run.number);
+            Runs { runs, next_cursor }
+        }))
     }
 
     /// One row, live or finished, with its input and the last heartbeat's details.
@@ -98,13 +108,23 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::history`].
-    pub async fn stale(&self, older_than_ms: u64, limit: u32, mode: ReadMode) -> StoreResult<Vec<StaleRow>> {
-        self.limits().check_page(limit)?;
-        self.read(mode, |machine, _| {
-            let rows = machine.stale_rows(machine.now(), older_than_ms, limit as usize);
-            Ok(rows.into_iter().map(|(key, row)| StaleRow { key, row }).collect())
-        })
-        .await
+    pub async fn stale(&self, older_than_ms: u64, page: &PageCall, mode: ReadMode) -> StoreResult<StaleRows> {
+        let query = ("stale", older_than_ms);
+        let after: Option<(Millis, DispatchKey)> = self.place(&query, page)?;
+        let rows = self
+            .read(mode, |machine, _| {
+                Ok(machine.stale_rows(machine.now(), older_than_ms, after.as_ref(), one_more(page)))
+            })
+            .await?;
+        Ok(rows.map(|rows| {
+            let place = |(key, row): &(DispatchKey, Row)| {
+                (row.claim.as_ref().map_or(Millis(0), |claim| claim.claimed_at), key.clone())
+            };
+            let mut placed: Vec<_> = rows.into_iter().map(|found| (place(&found), found)).collect();
+            let next_cursor = cut(&query, page, &mut placed, |(place, _)| place);
+            let rows = placed.into_iter().map(|(_, (key, row))| StaleRow { key, row }).collect();
+            StaleRows { rows, next_cursor }
+        }))
     }
 
     /// Who owns which shard.
@@ -191,7 +211,6 @@ impl Store {
         })
     }
 
-    /// What `look` sees in this node's state, once that is as fresh as `mode` asks.
     pub(crate) async fn read<T>(
         &self,
         mode: ReadMode,

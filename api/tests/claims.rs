@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use holdfast_api::{ClaimCall, ClaimHolder, StoreError};
-use holdfast_client::{ReadMode, Write};
+use holdfast_client::{PageCall, ReadMode, Write};
 use holdfast_machine::{ActivityType, Claimant, Millis, Payload, Reject, RowStatus};
 use support::{claim, eventually, id, keys, reject, serve, staged};
 use tokio::io::AsyncWriteExt;
@@ -66,7 +66,7 @@ async fn ended_leases_are_stale_and_come_back() {
     let holder = ClaimHolder::Lease { claimant: Claimant::new("brief").unwrap(), lease_ms: 1 };
     let brief = ClaimCall { holder, ..claim(1, 0) };
     let taken = client.claim(brief, Write::default()).await.unwrap().value;
-    let stale = client.stale(0, 10, ReadMode::Linearizable).await.unwrap().value;
+    let stale = client.stale(0, &PageCall::first(10), ReadMode::Linearizable).await.unwrap().value.rows;
     assert_eq!(stale[0].key, taken[0].key);
     let waiting = tokio::spawn({
         let client = client.clone();

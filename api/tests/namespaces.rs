@@ -134,7 +134,7 @@ async fn a_finished_workflow_is_deleted_and_its_id_is_free() {
 
     assert_eq!(client.workflow(&id("w"), FRESH).await.unwrap().value.workflow, None);
     assert!(client.history(&id("w"), 1, 10, FRESH).await.unwrap().value.is_empty());
-    assert!(client.runs(&id("w"), 10, FRESH).await.unwrap().value.is_empty());
+    assert!(client.runs(&id("w"), &PageCall::first(10), FRESH).await.unwrap().value.runs.is_empty());
     assert_eq!(reject(client.row(&"w:1".parse().unwrap(), FRESH).await).code(), "row_not_found");
     assert_eq!(client.count_workflows(&WorkflowFilter::default(), FRESH).await.unwrap().value, 0);
     client.commit(staged("w", [1]), Write::default()).await.unwrap();

@@ -3,9 +3,9 @@
 
 mod support;
 
-use holdfast_client::{ReadMode, Write};
+use holdfast_client::{PageCall, ReadMode, Write};
 use holdfast_machine::{EventKind, NewEvent, Payload, Reject, WorkflowStatus};
-use support::{id, new_row, reject, serve, signal, staged, started};
+use support::{claim, id, new_row, reject, serve, signal, staged, started};
 
 /// Case 11: a retry with the same bytes is a success, one with other bytes a conflict.
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +51,7 @@ async fn a_commit_stages_and_settles_and_is_read_back() {
 
     let end = vec![NewEvent::of(EventKind::WorkflowCompleted)];
     client.append(&order, 5, end, Write::default()).await.unwrap();
-    let runs = client.runs(&order, 10, ReadMode::Linearizable).await.unwrap().value;
+    let runs = client.runs(&order, &PageCall::first(10), ReadMode::Linearizable).await.unwrap().value.runs;
     assert_eq!((runs.len(), runs[0].status), (1, WorkflowStatus::Completed));
     let unknown = client.workflow(&id("nobody"), ReadMode::Stale).await.unwrap().value;
     assert_eq!(unknown.workflow, None);
@@ -135,6 +135,47 @@ async fn odd_ids_read_back_as_they_were() {
     }
     for text in [".", ".."] {
         let refused = client.append(&id(text), 0, vec![started()], Write::default()).await.unwrap_err();
+        assert_eq!(refused.code(), "invalid_argument");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_come_in_pages_whose_cursors_are_their_own() {
+    let served = serve().await;
+    let (client, mode) = (&served.client, ReadMode::Linearizable);
+    let chain = |run: u32| {
+        let again = (run > 1).then(|| NewEvent::of(EventKind::WorkflowContinuedAsNew));
+        again.into_iter().chain([started()]).collect::<Vec<_>>()
+    };
+    client.append(&id("w"), 0, (1..=5).flat_map(chain).collect(), Write::default()).await.unwrap();
+    served.stage("x", 1..=5).await;
+    client.claim(claim(5, 0), Write::default()).await.unwrap();
+
+    let (mut numbers, mut keys, mut page) = (Vec::new(), Vec::new(), PageCall::first(2));
+    loop {
+        let runs = client.runs(&id("w"), &page, mode).await.unwrap().value;
+        numbers.extend(runs.runs.iter().map(|run| run.number));
+        let Some(cursor) = runs.next_cursor else { break };
+        page = PageCall::after(2, cursor);
+    }
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+    let foreign = page.clone();
+    page = PageCall::first(2);
+    loop {
+        let stale = client.stale(0, &page, mode).await.unwrap().value;
+        keys.extend(stale.rows.iter().map(|row| row.key.to_string()));
+        let Some(cursor) = stale.next_cursor else { break };
+        page = PageCall::after(2, cursor);
+    }
+    assert_eq!(keys, ["x:1", "x:2", "x:3", "x:4", "x:5"]);
+
+    for refused in [
+        reject(client.runs(&id("other"), &foreign, mode).await),
+        reject(client.stale(0, &foreign, mode).await),
+        reject(client.stale(1, &page, mode).await),
+        reject(client.runs(&id("w"), &PageCall::after(2, "no cursor"), mode).await),
+        reject(client.runs(&id("w"), &PageCall::first(0), mode).await),
+    ] {
         assert_eq!(refused.code(), "invalid_argument");
     }
 }

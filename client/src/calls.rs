@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, NewEvent, NewRow, NodeName,
-    Payload, Returned, Run, ShardId, WorkflowId,
+    Payload, Returned, ShardId, WorkflowId,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::send::Call;
 use crate::wire::{
     AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
     Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, PageCall, ReadMode, RearmBody,
-    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRow, StaleRows, TransferBody,
+    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRows, TransferBody,
     WorkflowView, Write,
 };
 
@@ -96,11 +96,9 @@ impl Client {
         Ok(answer.map(|page| page.events))
     }
 
-    /// Up to `limit` runs of a workflow, oldest first.
-    pub async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> CallResult<Vec<Run>> {
-        let query = [("limit", u64::from(limit))];
-        let answer: Answer<Runs> = self.get(workflow_path(workflow, "/runs")?, &query, mode).await?;
-        Ok(answer.map(|runs| runs.runs))
+    /// Runs of a workflow, oldest first.
+    pub async fn runs(&self, workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> CallResult<Runs> {
+        self.list(workflow_path(workflow, "/runs")?, Vec::new(), page, mode).await
     }
 }
 
@@ -185,10 +183,9 @@ impl Client {
     }
 
     /// Rows that have been claimed for `older_than_ms`, by time of claim.
-    pub async fn stale(&self, older_than_ms: u64, limit: u32, mode: ReadMode) -> CallResult<Vec<StaleRow>> {
-        let query = [("older_than_ms", older_than_ms), ("limit", u64::from(limit))];
-        let answer: Answer<StaleRows> = self.get("/v1/outbox/stale".to_owned(), &query, mode).await?;
-        Ok(answer.map(|stale| stale.rows))
+    pub async fn stale(&self, older_than_ms: u64, page: &PageCall, mode: ReadMode) -> CallResult<StaleRows> {
+        let older = vec![("older_than_ms", Some(older_than_ms.to_string()))];
+        self.list("/v1/outbox/stale".to_owned(), older, page, mode).await
     }
 
     /// One row, live or finished.

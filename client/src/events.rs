@@ -13,12 +13,12 @@ use reqwest::Response;
 use reqwest::header::ACCEPT;
 use tokio::time::{sleep, timeout};
 
-use crate::calls::segment;
+use crate::calls::with_words;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::send::{backoff, error_of, sentence};
 use crate::sse::{Message, Reader};
-use crate::wire::{EventId, EventMessage, HeadMessage, HeadScope};
+use crate::wire::{EventId, EventMessage, HeadMessage, HeadScope, ReadMode};
 
 /// A node sends at least a comment this often; one that is silent for longer is taken for gone.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
@@ -56,10 +56,8 @@ impl Client {
     /// The heads of histories that grow, as they do.
     pub fn watch_heads(&self, scope: HeadScope) -> HeadStream {
         let HeadScope { shard, owner } = scope;
-        let shard = shard.map(|shard| format!("shard={shard}"));
-        let owner = owner.map(|owner| format!("owner={}", segment(owner.as_str())));
-        let query: Vec<String> = shard.into_iter().chain(owner).collect();
-        self.follow(format!("/v1/heads/watch?{}", query.join("&")), None)
+        let words = [("shard", shard.map(|shard| shard.to_string())), ("owner", owner.map(|owner| owner.to_string()))];
+        self.follow(with_words("/v1/heads/watch".to_owned(), &words, ReadMode::Linearizable), None)
     }
 
     fn follow<M: StreamMessage>(&self, path: String, from: Option<EventId>) -> MessageStream<M> {

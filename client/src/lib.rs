@@ -41,5 +41,6 @@ pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
     DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, FailedRow, Head, HeadGrew, HeadMessage, HeadPage,
     HeadScope, ListCall, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace,
-    StaleRow, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView, Write,
+    Runs, StaleRow, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList,
+    WorkflowView, Write,
 };

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use holdfast_client::wire::{CountPage, DeadLetterPage, HeadPage, PageCall, RedriveMode, RoutePage, UnsettledPage};
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled,
-    RowView, StaleRow, WorkflowList, WorkflowView, Write,
+    RowView, Runs, StaleRows, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace, NewEvent, NewRow,
-    NodeName, Payload, Reject, Returned, Run, ShardId, Staged, WorkflowFilter, WorkflowId,
+    NodeName, Payload, Reject, Returned, ShardId, Staged, WorkflowFilter, WorkflowId,
 };
 
 /// Why a call was not answered with a success.
@@ -150,7 +150,7 @@ calls! {
         workflow: &WorkflowId, from_seq: u64, limit: u32, wait: Duration, mode: ReadMode
     ) -> Vec<HistoryEvent>;
     /// A workflow's runs.
-    runs(workflow: &WorkflowId, limit: u32, mode: ReadMode) -> Vec<Run>;
+    runs(workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> Runs;
     /// Takes due rows.
     claim(call: ClaimCall, write: Write) -> Vec<Delivery>;
     /// Extends a lease.
@@ -164,7 +164,7 @@ calls! {
     /// Goes over old claims.
     reconcile(older_than_ms: u64, limit: u32, excluded: Vec<DispatchKey>, write: Write) -> Reconciled;
     /// Lists old claims.
-    stale(older_than_ms: u64, limit: u32, mode: ReadMode) -> Vec<StaleRow>;
+    stale(older_than_ms: u64, page: &PageCall, mode: ReadMode) -> StaleRows;
     /// One row.
     row(key: &DispatchKey, mode: ReadMode) -> RowView;
     /// A page of a listing.

@@ -58,15 +58,16 @@ impl Machine {
         pairs.iter().map(|(key, value)| Ok(keys::decode::<StoredEvent>(key, value)?.event)).collect()
     }
 
-    /// All runs of a workflow, oldest first.
+    /// Up to `limit` runs of a workflow behind number `after`, oldest first.
     ///
     /// # Errors
     /// When the archive cannot be read.
-    pub fn runs(&self, archive: &dyn Archive, id: &WorkflowId, limit: usize) -> ArchiveResult<Vec<Run>> {
+    pub fn runs(&self, archive: &dyn Archive, id: &WorkflowId, after: u32, limit: usize) -> ArchiveResult<Vec<Run>> {
         if self.is_being_removed(id) {
             return Ok(Vec::new());
         }
-        let pairs = self.scan(archive, &keys::run(id, 0), &keys::run(id, u32::MAX), limit)?;
+        let from = keys::run(id, after.saturating_add(1));
+        let pairs = self.scan(archive, &from, &keys::run(id, u32::MAX), limit)?;
         pairs.iter().map(|(key, value)| keys::decode(key, value)).collect()
     }
 
@@ -158,14 +159,21 @@ impl Machine {
         self.index.counts().get(namespace)
     }
 
-    /// Claimed rows whose claim is at least `older_than_ms` old at `now`, by claim time, then key.
-    pub fn stale_rows(&self, now: Millis, older_than_ms: u64, limit: usize) -> Vec<(DispatchKey, Row)> {
+    /// Up to `limit` claimed rows whose claim is at least `older_than_ms` old at `now`, by claim time, then key, from
+    /// behind `after` on.
+    pub fn stale_rows(
+        &self,
+        now: Millis,
+        older_than_ms: u64,
+        after: Option<&(Millis, DispatchKey)>,
+        limit: usize,
+    ) -> Vec<(DispatchKey, Row)> {
         let Some(until) = now.0.checked_sub(older_than_ms) else { return Vec::new() };
         let row = |(key, _): (&DispatchKey, _)| {
             let row = self.rows.get(self.shard_of(&key.workflow), key)?;
             Some((key.clone(), row.clone()))
         };
-        self.index.claimed_until(Millis(until)).filter_map(row).take(limit).collect()
+        self.index.claimed_until(after, Millis(until)).filter_map(row).take(limit).collect()
     }
 
     /// The rows that a claim of this scope may take and the times from which they are due, in the order in
@@ -225,7 +233,7 @@ mod tests {
         assert_eq!(page(u64::MAX, usize::MAX), [0u64; 0]);
         assert_eq!(page(1, 0), [0u64; 0]);
         assert!(trial.machine.history(&trial.archive, &id("nobody"), 0, 9).unwrap().is_empty());
-        assert!(trial.machine.runs(&trial.archive, &id("nobody"), 9).unwrap().is_empty());
+        assert!(trial.machine.runs(&trial.archive, &id("nobody"), 0, 9).unwrap().is_empty());
     }
 
     /// Counts what is read through it.
@@ -291,7 +299,7 @@ mod tests {
         assert_eq!(history(20_002).0, 0);
         let whole = |archive: &dyn Archive| trial.machine.workflow(archive, &id("order-1")).unwrap().unwrap().head;
         assert_eq!(cost(&|archive| whole(archive) as usize), (20_001, 0, 0), "the projection is never folded anew");
-        let (runs, calls, bytes) = cost(&|archive| trial.machine.runs(archive, &id("order-1"), 9).unwrap().len());
+        let (runs, calls, bytes) = cost(&|archive| trial.machine.runs(archive, &id("order-1"), 0, 9).unwrap().len());
         assert!((runs, calls) == (1, 1) && bytes < 100, "{bytes} bytes for one run");
     }
 
@@ -305,7 +313,7 @@ mod tests {
         let (machine, archive) = (&trial.machine, &trial.archive);
         let seqs = |limit| machine.history(archive, &id("order-1"), 2, limit).unwrap().len();
         assert_eq!((seqs(9), seqs(3), seqs(2)), (3, 3, 2));
-        assert!(machine.runs(archive, &id("order-1"), 9).unwrap()[0].closed_at.is_some());
+        assert!(machine.runs(archive, &id("order-1"), 0, 9).unwrap()[0].closed_at.is_some());
         assert!(machine.workflow(archive, &id("order-1")).unwrap().unwrap().status.is_terminal());
         let pairs = |from: &[u8], to: &[u8]| machine.scan(archive, from, to, 9).unwrap().len();
         assert_eq!((pairs(b"L", b"M"), pairs(b"O", b"P")), (0, 1), "the live row is gone, the finished one is there");
@@ -317,7 +325,7 @@ mod tests {
         trial.at = 100;
         trial.start("order-1", [1]);
         trial.lease(1, 1_000);
-        let stale = |now, older| trial.machine.stale_rows(Millis(now), older, 9).len();
+        let stale = |now, older| trial.machine.stale_rows(Millis(now), older, None, 9).len();
         assert_eq!(stale(1_000, 0), 1);
         assert_eq!(stale(1_010, 10), 1);
         assert_eq!(stale(1_009, 10), 0);

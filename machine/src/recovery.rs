@@ -155,7 +155,7 @@ impl Apply<'_> {
         let now = self.now();
         let Some(until) = now.0.checked_sub(older_than_ms) else { return Vec::new() };
         let excluded: BTreeSet<DispatchKey> = excluded.into_iter().collect();
-        let claims = self.state.index.claimed_until(Millis(until));
+        let claims = self.state.index.claimed_until(None, Millis(until));
         let lapsed = claims.filter(|(_, deadline)| deadline.is_none_or(|deadline| deadline <= now));
         let stale = lapsed.map(|(key, _)| key).filter(|key| !excluded.contains(key));
         stale.take(limit as usize).cloned().collect()

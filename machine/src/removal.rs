@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(trial.ask(delete.clone()), Ok(Reply::Deleted));
         assert!(trial.workflow("order-1").is_none() && trial.row("order-1:390").is_none());
         assert!(trial.machine.history(&trial.archive, &id("order-1"), 1, 9).unwrap().is_empty());
-        assert!(trial.machine.runs(&trial.archive, &id("order-1"), 9).unwrap().is_empty());
+        assert!(trial.machine.runs(&trial.archive, &id("order-1"), 0, 9).unwrap().is_empty());
         assert_eq!(trial.machine.input(&trial.archive, &id("order-1:390")).unwrap(), None);
         let refused = Err(Reject::BeingRemoved { workflow: id("order-1") });
         assert_eq!(trial.append("order-1", started()), refused);

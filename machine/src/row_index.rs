@@ -176,9 +176,18 @@ impl RowIndex {
         self.leases.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, key)| key.clone()).collect()
     }
 
-    /// Claimed rows with the end of their lease, by claim time, then key, up to and including `until`.
-    pub fn claimed_until(&self, until: Millis) -> impl Iterator<Item = (&DispatchKey, Option<Millis>)> {
-        self.claimed.iter().take_while(move |((at, _), _)| *at <= until).map(|((_, key), deadline)| (key, *deadline))
+    /// Claimed rows with the end of their lease, by claim time, then key, from behind `after` up to and including
+    /// claims at `until`.
+    pub fn claimed_until(
+        &self,
+        after: Option<&(Millis, DispatchKey)>,
+        until: Millis,
+    ) -> impl Iterator<Item = (&DispatchKey, Option<Millis>)> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.claimed
+            .range((start, Bound::Unbounded))
+            .take_while(move |((at, _), _)| *at <= until)
+            .map(|((_, key), deadline)| (key, *deadline))
     }
 
     /// How many rows there are, by namespace.
@@ -342,8 +351,8 @@ mod tests {
         assert_eq!(index.ended_leases(Millis(8), 9), []);
         assert_eq!(index.ended_leases(Millis(9), 9), std::slice::from_ref(&key));
         assert_eq!(index.ended_leases(Millis(9), 0), []);
-        assert_eq!(index.claimed_until(Millis(2)).count(), 0);
-        assert_eq!(index.claimed_until(Millis(3)).count(), 1);
+        assert_eq!(index.claimed_until(None, Millis(2)).count(), 0);
+        assert_eq!(index.claimed_until(None, Millis(3)).count(), 1);
         index.remove(&key, &claimed, Some(id("a")));
         assert!(index.leases.is_empty() && index.claimed.is_empty());
         assert_eq!(index.counts.all().count(), 0);

@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(trial.complete(&claims[0].key, claims[0].token), Ok(Reply::Completed { seq: 1 }));
         let workflow = trial.workflow("order-1").unwrap();
         assert_eq!((workflow.head, workflow.status, workflow.run.number), (1, WorkflowStatus::Running, 1));
-        let runs = trial.machine.runs(&trial.archive, &id("order-1"), 9).unwrap();
+        let runs = trial.machine.runs(&trial.archive, &id("order-1"), 0, 9).unwrap();
         assert_eq!(runs, [workflow.run]);
         assert_eq!(trial.complete(&claims[0].key, claims[0].token).unwrap_err().code(), "already_terminal");
     }

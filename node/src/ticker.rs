@@ -123,7 +123,7 @@ pub(crate) async fn reconcile(handle: Handle, settings: Reconcile) {
 fn plan(machine: &Machine, older_than_ms: u64) -> Option<Command> {
     let now = machine.now();
     let margin = MARGIN_MS.min(older_than_ms / 2);
-    let rows = machine.stale_rows(now, older_than_ms - margin, ROWS_MAX);
+    let rows = machine.stale_rows(now, older_than_ms - margin, None, ROWS_MAX);
     let until = if rows.len() < ROWS_MAX {
         now.0.checked_sub(older_than_ms)?
     } else {

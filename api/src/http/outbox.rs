@@ -3,7 +3,7 @@
 use axum::extract::State;
 use holdfast_client::wire::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Consistency, Deliveries, Extended, FailBody, HeartbeatBody,
-    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
+    PageCall, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
 use holdfast_machine::DispatchKey;
 use serde::Deserialize;
@@ -20,6 +20,7 @@ pub(crate) struct StaleParams {
     /// Rows claimed at least this long ago, in milliseconds
     older_than_ms: u64,
     limit: Option<u32>,
+    cursor: Option<String>,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
@@ -163,10 +164,10 @@ pub(crate) async fn retry(
     responses((status = 200, body = StaleRows))
 )]
 pub(crate) async fn stale(State(store): State<Store>, Params(params): Params<StaleParams>) -> Handled<StaleRows> {
-    let StaleParams { older_than_ms, limit, consistency, min_index } = params;
+    let StaleParams { older_than_ms, limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let rows = store.stale(older_than_ms, limit.unwrap_or(PAGE), mode).await?;
-    Ok(Success(rows.map(|rows| StaleRows { rows })))
+    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
+    Ok(Success(store.stale(older_than_ms, &page, mode).await?))
 }
 
 /// Puts rows right that have been claimed for long.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use holdfast_client::wire::{
-    AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
+    AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, PageCall, RearmBody, Runs, SettleBody,
+    WorkflowView,
 };
 use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
@@ -34,6 +35,7 @@ pub(crate) struct HistoryParams {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunsParams {
     limit: Option<u32>,
+    cursor: Option<String>,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
@@ -108,10 +110,10 @@ pub(crate) async fn runs(
     Segment(id): Segment<WorkflowId>,
     Params(params): Params<RunsParams>,
 ) -> Handled<Runs> {
-    let RunsParams { limit, consistency, min_index } = params;
+    let RunsParams { limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let runs = store.runs(&id, limit.unwrap_or(PAGE), mode).await?;
-    Ok(Success(runs.map(|runs| Runs { runs })))
+    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
+    Ok(Success(store.runs(&id, &page, mode).await?))
 }
 
 /// Appends events: all or nothing.

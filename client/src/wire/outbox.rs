@@ -206,6 +206,8 @@ pub struct StaleRow {
 pub struct StaleRows {
     /// By time of claim, then key.
     pub rows: Vec<StaleRow>,
+    /// Where the next page begins; null at the end.
+    pub next_cursor: Option<String>,
 }
 
 /// Answer of `GET /v1/outbox/rows/{key}`.

@@ -99,4 +99,6 @@ pub struct HistoryPage {
 pub struct Runs {
     /// Oldest first.
     pub runs: Vec<Run>,
+    /// Where the next page begins; null at the end.
+    pub next_cursor: Option<String>,
 }

@@ -2,7 +2,7 @@
 //! (stale rows and reconcile).
 
 use anyhow::{Result, ensure};
-use holdfast_client::{ClaimCall, ClaimHolder, ReadMode, Write};
+use holdfast_client::{ClaimCall, ClaimHolder, PageCall, ReadMode, Write};
 use holdfast_machine::{Commit, EventKind, NewEvent, NewRow, Payload, Reject, RetryPolicy, RowStatus};
 
 use crate::checks::checks;
@@ -157,8 +157,8 @@ async fn stale_order(trial: &Trial) -> Result<()> {
     let workflow = trial.open("stale", [3, 1, 2, 4]).await?;
     trial.claim(1).await?;
     trial.claim(3).await?;
-    let look = async || trial.store.stale(0, 1_000, ReadMode::Linearizable).await;
-    let rows = look().await?.value;
+    let look = async || trial.store.stale(0, &PageCall::first(1_000), ReadMode::Linearizable).await;
+    let rows = look().await?.value.rows;
     let place = |stale: &holdfast_client::StaleRow| {
         (stale.row.claim.as_ref().map(|claim| claim.claimed_at).unwrap_or_default(), stale.key.clone())
     };
@@ -172,7 +172,11 @@ async fn stale_order(trial: &Trial) -> Result<()> {
     for key in row_keys(&workflow, [1, 2, 3, 4]) {
         same("a row afterwards", trial.status(&key).await?, RowStatus::Claimed)?;
     }
-    same("rows older than time", trial.store.stale(u64::MAX, 10, ReadMode::Linearizable).await?.value, Vec::new())
+    same(
+        "rows older than time",
+        trial.store.stale(u64::MAX, &PageCall::first(10), ReadMode::Linearizable).await?.value.rows,
+        Vec::new(),
+    )
 }
 
 async fn running_leases(trial: &Trial) -> Result<()> {

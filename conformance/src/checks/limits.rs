@@ -1,7 +1,7 @@
 //! Limits: what is over one is refused with the limit and the figure, and nothing is written.
 
 use anyhow::Result;
-use holdfast_client::{ClaimCall, ClaimHolder, ReadMode, Write};
+use holdfast_client::{ClaimCall, ClaimHolder, PageCall, ReadMode, Write};
 use holdfast_machine::{Commit, EventKind, NewEvent, NewRow, Payload, RetryPolicy};
 
 use crate::checks::checks;
@@ -81,15 +81,15 @@ async fn pages(trial: &Trial) -> Result<()> {
     let store = &trial.store;
     let none = &["invalid_argument"];
     refused_as("a history of nothing", store.history(&workflow, 1, 0, mode).await, none)?;
-    refused_as("runs of nothing", store.runs(&workflow, 0, mode).await, none)?;
-    refused_as("stale rows of nothing", store.stale(0, 0, mode).await, none)?;
+    refused_as("runs of nothing", store.runs(&workflow, &PageCall::first(0), mode).await, none)?;
+    refused_as("stale rows of nothing", store.stale(0, &PageCall::first(0), mode).await, none)?;
     refused_as("a claim of nothing", store.claim(trial.claiming(0)?, Write::default()).await, none)?;
     refused_as("a reconciliation of nothing", store.reconcile(u64::MAX, 0, Vec::new(), Write::default()).await, none)?;
     for limit in [most as u32 + 1, u32::MAX] {
         let actual = u64::from(limit);
         over_limit("a history", store.history(&workflow, 1, limit, mode).await, most, actual)?;
-        over_limit("runs", store.runs(&workflow, limit, mode).await, most, actual)?;
-        over_limit("stale rows", store.stale(0, limit, mode).await, most, actual)?;
+        over_limit("runs", store.runs(&workflow, &PageCall::first(limit), mode).await, most, actual)?;
+        over_limit("stale rows", store.stale(0, &PageCall::first(limit), mode).await, most, actual)?;
         over_limit("a claim", store.claim(trial.claiming(limit)?, Write::default()).await, most, actual)?;
         let reconciled = store.reconcile(u64::MAX, limit, Vec::new(), Write::default()).await;
         over_limit("a reconciliation", reconciled, most, actual)?;

@@ -1,7 +1,7 @@
 //! Odd inputs: each either works and reads back as it was, or is a clear refusal.
 
 use anyhow::Result;
-use holdfast_client::{ClaimCall, ReadMode, Write};
+use holdfast_client::{ClaimCall, PageCall, ReadMode, Write};
 use holdfast_machine::{
     ActivityType, Commit, EventKind, IdempotencyKey, Millis, NewEvent, NewRow, Payload, RetryPolicy, RowStatus, Scope,
     TaskQueue, WorkflowId, WorkflowStart, WorkflowType,
@@ -46,7 +46,11 @@ async fn ids(trial: &Trial) -> Result<()> {
         same("its row", &delivery.key, &row_key(&workflow, 1))?;
         same("the row's view", trial.view(&delivery.key).await?.key, delivery.key.clone())?;
         same("its outcome", trial.complete(&delivery, "ok").await?.value, Some(4))?;
-        same("its runs", trial.store.runs(&workflow, 10, ReadMode::Linearizable).await?.value.len(), 1)?;
+        same(
+            "its runs",
+            trial.store.runs(&workflow, &PageCall::first(10), ReadMode::Linearizable).await?.value.runs.len(),
+            1,
+        )?;
         same("its history", trial.history(&workflow).await?.len(), 4)?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Reads: how fresh they are, and the index by which a reader asks for what was written.
 
 use anyhow::{Result, ensure};
-use holdfast_client::{ReadMode, Write};
+use holdfast_client::{PageCall, ReadMode, Write};
 use holdfast_machine::{Reject, ShardId};
 
 use crate::checks::checks;
@@ -59,9 +59,9 @@ async fn indexed_reads(trial: &Trial) -> Result<()> {
     let indexes = [
         trial.store.workflow(&workflow, mode).await?.index,
         trial.store.history(&workflow, 1, 10, mode).await?.index,
-        trial.store.runs(&workflow, 10, mode).await?.index,
+        trial.store.runs(&workflow, &PageCall::first(10), mode).await?.index,
         trial.store.row(&row_key(&workflow, 1), mode).await?.index,
-        trial.store.stale(0, 10, mode).await?.index,
+        trial.store.stale(0, &PageCall::first(10), mode).await?.index,
         trial.store.shards(mode).await?.index,
     ];
     ensure!(indexes.iter().all(|read| *read >= index), "reads of {indexes:?} after a write at {index}");

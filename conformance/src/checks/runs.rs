@@ -1,7 +1,7 @@
 //! Runs: how a history goes on in another run, and what stays with the run that it was made in.
 
 use anyhow::{Result, ensure};
-use holdfast_client::{ReadMode, Write};
+use holdfast_client::{PageCall, ReadMode, Write};
 use holdfast_machine::{Commit, EventKind, NewEvent, Payload, RowStatus, RunId, WorkflowStart, WorkflowStatus};
 
 use crate::checks::checks;
@@ -21,7 +21,7 @@ checks! {
 
 async fn one_run(trial: &Trial) -> Result<()> {
     let workflow = trial.open("run", []).await?;
-    let runs = trial.store.runs(&workflow, 10, ReadMode::Linearizable).await?.value;
+    let runs = trial.store.runs(&workflow, &PageCall::first(10), ReadMode::Linearizable).await?.value.runs;
     same("the number of runs", runs.len(), 1)?;
     let run = &runs[0];
     same("its number and parent", (run.number, run.parent.clone()), (1, None))?;
@@ -42,7 +42,7 @@ async fn chain(trial: &Trial) -> Result<()> {
     trial.store.append(&workflow, 1, again, Write::default()).await?;
     trial.then(&workflow, &[EventKind::WorkflowCompleted]).await?;
     trial.store.append(&workflow, 5, vec![trial.started()?], Write::default()).await?;
-    let runs = trial.store.runs(&workflow, 10, ReadMode::Linearizable).await?.value;
+    let runs = trial.store.runs(&workflow, &PageCall::first(10), ReadMode::Linearizable).await?.value.runs;
     let found: Vec<_> = runs.iter().map(|run| (run.number, run.started_seq, run.status)).collect();
     let expected = vec![
         (1, 1, WorkflowStatus::ContinuedAsNew),
@@ -67,7 +67,7 @@ async fn own_names(trial: &Trial) -> Result<()> {
     let ended = || NewEvent::of(EventKind::WorkflowCompleted);
     let events = vec![named("my first")?, ended(), trial.started()?, ended(), named("my third")?];
     trial.store.append(&workflow, 0, events, Write::default()).await?;
-    let runs = trial.store.runs(&workflow, 10, ReadMode::Linearizable).await?.value;
+    let runs = trial.store.runs(&workflow, &PageCall::first(10), ReadMode::Linearizable).await?.value.runs;
     let names: Vec<&str> = runs.iter().map(|run| run.run_id.as_str()).collect();
     same("the names", names, vec!["my first", "run-2", "my third"])
 }
@@ -141,7 +141,7 @@ async fn run_pages(trial: &Trial) -> Result<()> {
         trial.store.append(&workflow, head, again, Write::default()).await?;
     }
     for (limit, expected) in [(1, vec![1]), (3, vec![1, 2, 3]), (10, vec![1, 2, 3, 4, 5])] {
-        let runs = trial.store.runs(&workflow, limit, ReadMode::Linearizable).await?.value;
+        let runs = trial.store.runs(&workflow, &PageCall::first(limit), ReadMode::Linearizable).await?.value.runs;
         let numbers: Vec<u32> = runs.iter().map(|run| run.number).collect();
         same(&format!("at most {limit} runs"), numbers, expected)?;
     }

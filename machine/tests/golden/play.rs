@@ -61,7 +61,7 @@ impl Player {
                 out.extend(events.iter().map(show::event));
             }
             "runs" => {
-                let runs = self.machine.runs(&self.archive, &arguments.parse().unwrap(), 100).unwrap();
+                let runs = self.machine.runs(&self.archive, &arguments.parse().unwrap(), 0, 100).unwrap();
                 out.extend(runs.iter().map(show::run));
             }
             "expired" => {

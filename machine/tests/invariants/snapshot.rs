@@ -100,7 +100,7 @@ impl Snapshot {
             namespaces: machine.namespaces_after(None).map(|(name, state)| (name.clone(), state.clone())).collect(),
             namespace_counts: machine.namespace_counts().map(|(name, counts)| (name.clone(), counts)).collect(),
             next_lease_end: machine.next_lease_end(),
-            claimed: machine.stale_rows(now, 0, usize::MAX).into_iter().map(|(key, _)| key).collect(),
+            claimed: machine.stale_rows(now, 0, None, usize::MAX).into_iter().map(|(key, _)| key).collect(),
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
             pending: pending(machine, &scopes(&rows)),
             listings: listings(machine, archive, workflows, &rows),
@@ -132,7 +132,7 @@ impl Snapshot {
 fn told(machine: &Machine, archive: &dyn Archive, id: &WorkflowId) -> Option<Told> {
     let workflow = machine.workflow(archive, id).unwrap()?;
     let events = machine.history(archive, id, 0, usize::MAX).unwrap();
-    let runs = machine.runs(archive, id, usize::MAX).unwrap();
+    let runs = machine.runs(archive, id, 0, usize::MAX).unwrap();
     Some(Told { workflow, events, runs })
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdfast_client::wire::{CountPage, HeadPage, PageCall, RedriveMode, UnsettledPage};
+use holdfast_client::wire::{CountPage, HeadPage, PageCall, RedriveMode, Runs, UnsettledPage};
 use holdfast_client::{Answer, ClaimCall, Delivery, ListCall, ReadMode, WorkflowList, Write};
 use holdfast_conformance::{Backend, Called, Failure, Layer, Layered, Options, Verdict, run};
 use holdfast_machine::{
     ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, Namespace, NewEvent, NewRow, Payload, Reject,
-    RowAction, Run, ShardId, Staged, TimerChange, Transition, WorkflowFilter, WorkflowId,
+    RowAction, ShardId, Staged, TimerChange, Transition, WorkflowFilter, WorkflowId,
 };
 use holdfast_tests::embedded::Embedded;
 use parking_lot::Mutex;

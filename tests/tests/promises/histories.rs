@@ -1,7 +1,7 @@
 //! Section 5: histories over HTTP. Cases 3, 11 and 12.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_client::{ClaimCall, ReadMode, Write};
+use holdfast_client::{ClaimCall, PageCall, ReadMode, Write};
 use holdfast_machine::{EventKind, NewEvent, Payload, Reject, RowStatus, WorkflowStatus};
 use holdfast_tests::cluster::Setup;
 use holdfast_tests::{check, work};
@@ -131,7 +131,7 @@ async fn status_and_runs_are_a_projection_of_the_history() -> Result<()> {
         client.append(&id, head as u64, vec![event], Write::default()).await?;
         ensure!(status().await? == leads_to, "after event {}", head + 1);
     }
-    let runs = client.runs(&id, 10, ReadMode::Linearizable).await?.value;
+    let runs = client.runs(&id, &PageCall::first(10), ReadMode::Linearizable).await?.value.runs;
     let chain: Vec<_> = runs.iter().map(|run| (run.started_seq, run.status, run.parent.is_some())).collect();
     let wanted = [(1, WorkflowStatus::ContinuedAsNew, false), (6, WorkflowStatus::TimedOut, true)];
     ensure!(chain == wanted, "{chain:?}");

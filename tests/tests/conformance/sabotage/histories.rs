@@ -56,8 +56,11 @@ fault!(LosesContentTypes {
 });
 
 fault!(ForgetsRuns {
-    async fn runs(&self, workflow: &WorkflowId, limit: u32, mode: ReadMode) -> Called<Vec<Run>> {
-        Ok(self.0.runs(workflow, limit, mode).await?.map(|runs| runs.into_iter().rev().take(1).collect()))
+    async fn runs(&self, workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> Called<Runs> {
+        let mut answer = self.0.runs(workflow, page, mode).await?;
+        let forgotten = answer.value.runs.len().saturating_sub(1);
+        answer.value.runs.drain(..forgotten);
+        Ok(answer)
     }
 });
 
