@@ -149,6 +149,9 @@ fn attributes_are_found_by_value_and_by_range() {
     assert_eq!(trial.found(with(vec![between("amount", -5, 5)])), ["b"]);
     assert_eq!(trial.found(with(vec![between("amount", -5, 6)])), ["a", "b"]);
     assert_eq!(trial.found(with(vec![between("amount", -5, 6), equals("to", text("x"))])), ["a"]);
+    let ranged = with(vec![between("amount", -9, 9)]);
+    assert_eq!(trial.found(WorkflowFilter { started: times(0, 1_001), ..ranged.clone() }), ["a", "b"]);
+    assert!(trial.found(WorkflowFilter { started: times(1_001, 9_000), ..ranged }).is_empty());
     let filter = with(vec![equals("to", text("x"))]);
     assert_eq!(trial.found(WorkflowFilter { statuses: vec![WorkflowStatus::Failed], ..filter.clone() }), ["a"]);
     assert_eq!(trial.found(WorkflowFilter { closed: times(0, 9_000), started: times(1_500, 9_000), ..filter }), ["c"]);
