@@ -1,9 +1,9 @@
-//! Answers: pages of listings, counts, and what retention goes by.
+//! Answers: pages of listings, and counts.
 
 use serde::{Deserialize, Serialize};
 
 use super::walk::{Found, Walk};
-use super::{Facts, Lane, Position, SortOrder, TimeRange, WorkflowFilter, WorkflowQuery, WorkflowSort};
+use super::{Facts, Lane, Position, SortOrder, WorkflowFilter, WorkflowQuery, WorkflowSort};
 use crate::archive::{Archive, ArchiveError, ArchiveResult};
 use crate::attributes::Attributes;
 use crate::history::{Workflow, WorkflowStatus};
@@ -127,41 +127,6 @@ impl Machine {
         }
         count.next.take_if(|_| walk.is_over());
         Ok(count)
-    }
-
-    /// Up to `limit` closed workflows of a namespace and a type (none: those without one), closed at `until` or
-    /// before, oldest first, then by id. What a retention removes, in this order.
-    ///
-    /// # Errors
-    /// When the archive cannot be read.
-    pub fn oldest_closed(
-        &self,
-        archive: &dyn Archive,
-        namespace: &Namespace,
-        workflow_type: Option<&WorkflowType>,
-        until: Millis,
-        limit: usize,
-    ) -> ArchiveResult<Vec<(Millis, WorkflowId)>> {
-        let lanes = self.lanes.of(namespace).map(|(lane, _)| lane);
-        let lanes = lanes.filter(|lane| lane.status.is_terminal() && lane.workflow_type.as_ref() == workflow_type);
-        let starts = lanes.map(|lane| keys::lane_by(WorkflowSort::Closed, lane)).collect();
-        let times = TimeRange { from: None, to: until.0.checked_add(1).map(Millis) };
-        let mut walk = Walk::over((self, archive), starts, &times, None, SortOrder::Oldest, limit)?;
-        let mut oldest = Vec::new();
-        while oldest.len() < limit
-            && let Some(Found { position, .. }) = walk.next()?
-        {
-            oldest.push((position.at, position.workflow));
-        }
-        Ok(oldest)
-    }
-
-    /// The namespaces and types (none: no type) that have closed workflows, each once, in order.
-    pub fn closed_types(&self) -> Vec<(Namespace, Option<WorkflowType>)> {
-        let closed = self.lanes.0.keys().filter(|lane| lane.status.is_terminal());
-        let mut types: Vec<_> = closed.map(|lane| (lane.namespace.clone(), lane.workflow_type.clone())).collect();
-        types.dedup();
-        types
     }
 }
 

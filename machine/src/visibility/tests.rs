@@ -258,28 +258,6 @@ fn what_is_removed_leaves_nothing_in_the_indexes() {
 }
 
 #[test]
-fn a_retention_finds_the_oldest_closed_ones() {
-    let mut trial = some();
-    trial.end(6_000, "elsewhere", EventKind::WorkflowCancelled);
-    let closed = |namespace: &str, workflow_type: Option<&str>, until, limit| -> Vec<String> {
-        let workflow_type = workflow_type.map(id);
-        let (namespace, until) = (id(namespace), Millis(until));
-        let machine = &trial.machine;
-        let found = machine.oldest_closed(&trial.archive, &namespace, workflow_type.as_ref(), until, limit).unwrap();
-        found.into_iter().map(|(at, workflow)| format!("{workflow}@{at}")).collect()
-    };
-    assert_eq!(closed("default", Some("order"), 4_000, 9), ["a@4000", "c@4000"]);
-    assert_eq!(closed("default", Some("order"), u64::MAX, 1), ["a@4000"]);
-    assert!(closed("default", Some("order"), 3_999, 9).is_empty());
-    assert!(closed("default", Some("mail"), u64::MAX, 9).is_empty(), "it is open");
-    assert_eq!(closed("default", None, 5_000, 9), ["d@5000"]);
-    let types = [("default", None), ("default", Some("order")), ("other", Some("order"))];
-    let types: Vec<(Namespace, Option<WorkflowType>)> =
-        types.into_iter().map(|(namespace, of)| (id(namespace), of.map(id))).collect();
-    assert_eq!(trial.machine.closed_types(), types);
-}
-
-#[test]
 fn a_loaded_machine_lists_and_counts_alike() {
     let mut trial = some();
     let before = trial.found(WorkflowFilter::default());
