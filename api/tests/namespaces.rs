@@ -128,7 +128,8 @@ async fn a_finished_workflow_is_deleted_and_its_id_is_free() {
     client.append(&id("w"), 3, vec![NewEvent::of(EventKind::WorkflowFailed)], Write::default()).await.unwrap();
     let key = Write::keyed("delete-w".parse().unwrap());
     client.delete(&id("w"), key.clone()).await.unwrap();
-    client.delete(&id("w"), key).await.expect("a retry gets the first answer");
+    // A retry gets the first answer.
+    client.delete(&id("w"), key).await.unwrap();
     let again = client.delete(&id("w"), Write::default()).await;
     assert_eq!(reject(again), Reject::WorkflowNotFound { workflow: id("w") });
 
@@ -162,5 +163,6 @@ async fn a_write_to_a_workflow_that_is_being_removed_may_be_tried_again() {
     while served.raft.view(|machine, _| machine.is_being_removed(&id("w"))) {
         purge().await.unwrap().reply.unwrap();
     }
-    append().await.expect("the refusal is not remembered under the key");
+    // The refusal is not remembered under the key.
+    append().await.unwrap();
 }

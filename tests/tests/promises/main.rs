@@ -14,6 +14,7 @@ mod failover;
 mod histories;
 mod idempotency;
 mod log_time;
+mod namespaces;
 mod outbox;
 mod peers;
 mod quorum;
