@@ -25,6 +25,10 @@ test-compose: image
 demo *ARGS:
     cargo run --release -- demo {{ ARGS }}
 
+# properties of the HTTP interface against a running node: schemathesis from PyPI, 120 s or as many as are said
+api-fuzz *ARGS:
+    scripts/api-fuzz.sh {{ ARGS }}
+
 # the image `holdfast:dev` without a container registry; with one, `docker build -t holdfast:dev .` does
 image:
     scripts/image-offline.sh

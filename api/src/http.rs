@@ -4,6 +4,7 @@
 //! machine, a limit, or the router itself. Every success says which log index it reflects. `docs/http.md` is
 //! what users read; it has an example for each route.
 
+mod answer;
 mod cluster;
 mod document;
 mod error;
@@ -14,6 +15,7 @@ mod health;
 mod listings;
 mod namespaces;
 mod outbox;
+mod payload;
 mod router;
 mod rows;
 mod shards;

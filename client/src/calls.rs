@@ -236,7 +236,7 @@ impl Client {
     pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: String,
-        body: &impl Serialize,
+        body: &(impl Serialize + Sync),
         write: Write,
     ) -> CallResult<T> {
         self.send(Call::post(path, body, &self.guard(write))?).await

@@ -1,16 +1,16 @@
 //! The client: which nodes there are, and how long to go on asking them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdfast_machine::Fence;
 use reqwest::Url;
 
 use crate::error::ClientError;
-use crate::wire::Write;
+use crate::wire::{Encoding, Write};
 
-/// How patient a client is.
+/// How patient a client is, and how it speaks.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
     /// The time for a call with all its retries. Long polls get their wait on top.
@@ -19,6 +19,8 @@ pub struct ClientOptions {
     pub attempt_timeout: Duration,
     /// The time for a connection to be made.
     pub connect_timeout: Duration,
+    /// How bodies are sent and asked for. Nodes that do not speak this client's postcard are sent JSON.
+    pub encoding: Encoding,
 }
 
 impl Default for ClientOptions {
@@ -27,6 +29,7 @@ impl Default for ClientOptions {
             deadline: Duration::from_secs(30),
             attempt_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(1),
+            encoding: Encoding::default(),
         }
     }
 }
@@ -43,6 +46,8 @@ pub(crate) struct Shared {
     pub nodes: Vec<Url>,
     /// The node that answered last; asked first.
     preferred: AtomicUsize,
+    /// Set once a node has refused postcard.
+    json_only: AtomicBool,
     pub http: reqwest::Client,
     pub options: ClientOptions,
 }
@@ -75,7 +80,8 @@ impl Client {
             .connect_timeout(options.connect_timeout)
             .build()
             .map_err(|error| ClientError::Invalid(format!("the HTTP client cannot be set up: {error}")))?;
-        Ok(Self { shared: Arc::new(Shared { nodes, preferred: AtomicUsize::new(0), http, options }), fence: None })
+        let (preferred, json_only) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Self { shared: Arc::new(Shared { nodes, preferred, json_only, http, options }), fence: None })
     }
 
     /// A client whose writes carry this fence unless a call brings its own.
@@ -104,6 +110,16 @@ impl Shared {
     /// Remembers that this node answered.
     pub fn prefer(&self, node: usize) {
         self.preferred.store(node, Ordering::Relaxed);
+    }
+
+    /// How to send a body.
+    pub fn encoding(&self) -> Encoding {
+        if self.json_only.load(Ordering::Relaxed) { Encoding::Json } else { self.options.encoding }
+    }
+
+    /// Remembers that a node speaks another version of postcard, or none.
+    pub fn send_json_from_now_on(&self) {
+        self.json_only.store(true, Ordering::Relaxed);
     }
 
     /// The number and the URL of the node to ask at the `attempt`-th try, counted from `first`.

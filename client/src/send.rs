@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use holdfast_machine::IdempotencyKey;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +17,7 @@ use uuid::Uuid;
 use crate::client::{Client, Shared};
 use crate::error::ClientError;
 use crate::problem::Problem;
-use crate::wire::{Answer, FENCE_HEADER, IDEMPOTENCY_HEADER, INDEX_HEADER, Write};
+use crate::wire::{Answer, Encoding, FENCE_HEADER, IDEMPOTENCY_HEADER, INDEX_HEADER, Write};
 
 /// The first pause between two rounds over the nodes.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
@@ -26,19 +25,29 @@ const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// One call, ready to be sent to any node.
-#[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     method: Method,
     /// Path and query, percent-encoded.
     path: String,
     headers: HeaderMap,
-    body: Option<Bytes>,
+    body: Option<&'a dyn Body>,
     is_write: bool,
     /// How long the node itself is asked to wait.
     wait: Duration,
 }
 
-impl Call {
+/// What a body is made of, until it is known in which form.
+trait Body: Sync {
+    fn write(&self, encoding: Encoding) -> Result<Vec<u8>, String>;
+}
+
+impl<T: Serialize + Sync> Body for T {
+    fn write(&self, encoding: Encoding) -> Result<Vec<u8>, String> {
+        encoding.write(self)
+    }
+}
+
+impl<'a> Call<'a> {
     /// A read of this path.
     pub fn get(path: String) -> Self {
         let (headers, wait) = (HeaderMap::new(), Duration::ZERO);
@@ -46,11 +55,8 @@ impl Call {
     }
 
     /// A write with this body.
-    pub fn post(path: String, body: &impl Serialize, write: &Write) -> Result<Self, ClientError> {
-        let body = serde_json::to_vec(body)
-            .map_err(|error| ClientError::Invalid(format!("the call cannot be written as JSON: {error}")))?;
+    pub fn post<T: Serialize + Sync>(path: String, body: &'a T, write: &Write) -> Result<Self, ClientError> {
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(key) = &write.idempotency_key {
             headers.insert(HeaderName::from_static(IDEMPOTENCY_HEADER), header(key.as_str())?);
         }
@@ -58,24 +64,22 @@ impl Call {
             let text = format!("{}/{}", fence.owner, fence.epoch);
             headers.insert(HeaderName::from_static(FENCE_HEADER), header(&text)?);
         }
-        let (body, wait) = (Some(Bytes::from(body)), Duration::ZERO);
-        Ok(Self { method: Method::POST, path, headers, body, is_write: true, wait })
+        let wait = Duration::ZERO;
+        Ok(Self { method: Method::POST, path, headers, body: Some(body), is_write: true, wait })
     }
 
     /// A write that sets what stands at this path.
-    pub fn put(path: String, body: &impl Serialize, write: &Write) -> Result<Self, ClientError> {
+    pub fn put<T: Serialize + Sync>(path: String, body: &'a T, write: &Write) -> Result<Self, ClientError> {
         Ok(Self { method: Method::PUT, ..Self::post(path, body, write)? })
     }
 
     /// A write that removes what stands at this path.
     pub fn delete(path: String, write: &Write) -> Result<Self, ClientError> {
-        let mut call = Self { method: Method::DELETE, body: None, ..Self::post(path, &(), write)? };
-        call.headers.remove(CONTENT_TYPE);
-        Ok(call)
+        Ok(Self { method: Method::DELETE, body: None, ..Self::post(path, &(), write)? })
     }
 
     /// A read that says with a body what is asked for.
-    pub fn ask(path: String, body: &impl Serialize) -> Result<Self, ClientError> {
+    pub fn ask<T: Serialize + Sync>(path: String, body: &'a T) -> Result<Self, ClientError> {
         Ok(Self { is_write: false, ..Self::post(path, body, &Write::default())? })
     }
 
@@ -118,7 +122,7 @@ impl Failure {
 
 impl Client {
     /// Sends the call until a node answers it or the time is up.
-    pub(crate) async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<Answer<T>, ClientError> {
+    pub(crate) async fn send<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<Answer<T>, ClientError> {
         let options = &self.shared.options;
         let deadline = Instant::now() + options.deadline + call.wait;
         let first = self.shared.preferred();
@@ -161,9 +165,15 @@ impl Client {
         backoff(attempt / nodes)
     }
 
-    async fn attempt<T: DeserializeOwned>(&self, node: &Url, call: &Call) -> Result<Answer<T>, Failure> {
-        let response = request(&self.shared, node, call).await.map_err(not_answered)?;
+    async fn attempt<T: DeserializeOwned>(&self, node: &Url, call: &Call<'_>) -> Result<Answer<T>, Failure> {
+        let encoding = self.shared.encoding();
+        let response = request(&self.shared, node, call, encoding).await?;
         let status = response.status();
+        if status == StatusCode::UNSUPPORTED_MEDIA_TYPE && encoding != Encoding::Json {
+            self.shared.send_json_from_now_on();
+            let again = Failure::again(error_of(status, response).await, false);
+            return Err(Failure { retry_after: Some(Duration::ZERO), ..again });
+        }
         if !status.is_success() {
             return Err(refused(status, response).await);
         }
@@ -172,21 +182,28 @@ impl Client {
             let error = ClientError::Protocol(format!("the answer has no {INDEX_HEADER} header"));
             return Err(Failure::last(error));
         };
+        let answered =
+            response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).and_then(Encoding::of);
         let body = response.bytes().await.map_err(not_answered)?;
-        let value = serde_json::from_slice(&body)
+        let value = answered
+            .ok_or_else(|| "its content type is none of this client's".to_owned())
+            .and_then(|encoding| encoding.read(&body))
             .map_err(|error| Failure::last(ClientError::Protocol(format!("the answer cannot be read: {error}"))))?;
         Ok(Answer { index, value })
     }
 }
 
-async fn request(shared: &Shared, node: &Url, call: &Call) -> reqwest::Result<Response> {
+async fn request(shared: &Shared, node: &Url, call: &Call<'_>, encoding: Encoding) -> Result<Response, Failure> {
     // A base URL ends with a slash, and a path begins with one.
     let url = format!("{}{}", node.as_str().trim_end_matches('/'), call.path);
     let mut request = shared.http.request(call.method.clone(), url).headers(call.headers.clone());
-    if let Some(body) = &call.body {
-        request = request.body(body.clone());
+    request = request.header(ACCEPT, encoding.content_type());
+    if let Some(body) = call.body {
+        let written = body.write(encoding);
+        let invalid = |error| Failure::last(ClientError::Invalid(format!("the call cannot be written: {error}")));
+        request = request.header(CONTENT_TYPE, encoding.content_type()).body(written.map_err(invalid)?);
     }
-    request.send().await
+    request.send().await.map_err(not_answered)
 }
 
 fn not_answered(error: reqwest::Error) -> Failure {

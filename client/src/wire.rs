@@ -5,6 +5,7 @@
 //! time unless said otherwise. Keys and tokens are texts.
 
 mod cluster;
+mod encoding;
 mod events;
 mod growth;
 mod listings;
@@ -20,6 +21,7 @@ use holdfast_machine::{Fence, IdempotencyKey};
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
+pub use encoding::Encoding;
 pub use events::{EventBody, EventMessage, LaggedBody, Topology};
 pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
 pub use listings::{

@@ -13,10 +13,12 @@ use holdfast_machine::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Holds a value and its text together, in both directions.
+/// Holds a value and its text together, in both directions, and takes it through postcard and back.
 fn shape<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, text: &str) {
     assert_eq!(serde_json::to_string(&value).unwrap(), text);
     assert_eq!(serde_json::from_str::<T>(text).unwrap(), value);
+    let bytes = Encoding::Postcard.write(&value).unwrap();
+    assert_eq!(Encoding::Postcard.read::<T>(&bytes).unwrap(), value, "{text}");
 }
 
 fn node() -> NodeName {

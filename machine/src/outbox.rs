@@ -68,6 +68,7 @@ pub struct RetryPolicy {
     /// The longest wait, in milliseconds.
     pub maximum_ms: u64,
     /// Deliveries after which the row becomes a dead letter.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub deliveries_max: u32,
 }
 

@@ -11,8 +11,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use holdfast_client::Problem;
 use holdfast_client::wire::{
-    Consistency, DeadLetter, EventBody, HeadGrew, IDEMPOTENCY_HEADER, INDEX_HEADER, LaggedBody, ResyncBody, Topology,
+    Consistency, DeadLetter, Encoding, EventBody, HeadGrew, IDEMPOTENCY_HEADER, INDEX_HEADER, LaggedBody, ResyncBody,
+    Topology,
 };
+use holdfast_machine::OCTETS;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
@@ -85,6 +87,12 @@ fn complete(path: &str, operation: &mut Value) {
     let is_write =
         operation["parameters"].as_array().is_some_and(|all| all.iter().any(|p| p["name"] == IDEMPOTENCY_HEADER));
     let has_body = operation["requestBody"].is_object();
+    if let Some(Value::Object(content)) = operation.pointer_mut("/requestBody/content") {
+        content.insert(Encoding::Postcard.content_type().to_owned(), octets());
+        if let Some(payload) = content.get_mut(OCTETS) {
+            *payload = octets();
+        }
+    }
     let is_stored = path.starts_with("/v1/");
     let is_about_a_workflow = path.starts_with("/v1/workflows/{id}") || path.starts_with("/v1/outbox/rows/");
     let common: [(bool, u16, &str); 9] = [
@@ -117,7 +125,8 @@ fn complete_success(response: &mut Value, is_stored: bool) {
     if response["description"] == "" {
         response["description"] = "As asked".into();
     }
-    if is_stored && response.pointer("/content/application~1json").is_some() {
+    if is_stored && response["content"]["application/json"].is_object() {
+        response["content"][Encoding::Postcard.content_type()] = octets();
         let description = "The log index that the answer reflects; pass it as `min_index` to read your own write";
         response["headers"][INDEX_HEADER] = json!({"description": description, "schema": number(0, u64::MAX)});
     }
@@ -158,6 +167,11 @@ fn complete_parameter(parameter: &mut Value) {
             fields.insert("schema".to_owned(), schema);
         }
     }
+}
+
+/// Bytes; what is in them, the content type says.
+fn octets() -> Value {
+    json!({"schema": {"type": "string", "format": "binary"}})
 }
 
 fn number(least: u64, most: u64) -> Value {

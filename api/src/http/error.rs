@@ -1,14 +1,15 @@
 //! Errors and answers as HTTP sees them, in one place.
 
-use axum::Json;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use holdfast_client::Problem;
 use holdfast_client::wire::INDEX_HEADER;
 use holdfast_machine::Reject;
 use serde::Serialize;
 
+use super::answer::Unwritten;
 use crate::Answer;
 use crate::error::StoreError;
 
@@ -109,14 +110,15 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A success: the value as JSON, and its log index as a header.
+/// A success: the value, in the form that was asked for, and its log index as a header.
 #[derive(Debug)]
 pub(crate) struct Success<T>(pub Answer<T>);
 
-impl<T: Serialize> IntoResponse for Success<T> {
+impl<T: Serialize + Send + Sync + 'static> IntoResponse for Success<T> {
     fn into_response(self) -> Response {
         let Answer { index, value } = self.0;
-        ([(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(index))], Json(value)).into_response()
+        ([(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(index))], Extension(Unwritten::new(value)))
+            .into_response()
     }
 }
 

@@ -13,7 +13,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 pub(crate) use holdfast_client::wire::PAGE;
-use holdfast_client::wire::{Consistency, FENCE_HEADER, IDEMPOTENCY_HEADER};
+use holdfast_client::wire::{Consistency, Encoding, FENCE_HEADER, IDEMPOTENCY_HEADER};
 use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName, Reject};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -124,24 +124,31 @@ fn fence(text: &str) -> Result<Fence, ApiError> {
     parse().ok_or_else(|| ApiError::invalid(format!("the header {FENCE_HEADER} must be owner/epoch, not {text:?}")))
 }
 
-/// A JSON body.
+/// A body, as JSON or as postcard.
 pub(crate) struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        // A browser sends JSON to another site only after asking it, so a page elsewhere cannot write here.
-        let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
-        if !media_type.eq_ignore_ascii_case("application/json") {
+        let encoding = encoding(request.headers()).ok_or_else(|| {
             let detail = "the body must be JSON, with the header Content-Type: application/json";
-            return Err(ApiError::new(Refusal::UnsupportedMediaType, detail));
-        }
+            ApiError::new(Refusal::UnsupportedMediaType, detail)
+        })?;
         let bytes = read(request, state).await?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::invalid(format!("body: {error}")))?;
-        Ok(Self(value))
+        encoding.read(&bytes).map(Self).map_err(|error| ApiError::invalid(format!("body: {error}")))
     }
+}
+
+/// The encoding that a body is declared to have. A browser sends neither of them to another site without asking it
+/// first, so a page elsewhere cannot write here.
+fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    Encoding::of(content_type(headers))
+}
+
+/// What a body is declared to be; empty if nothing is said.
+pub(crate) fn content_type(headers: &HeaderMap) -> &str {
+    headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// The largest body that this node takes, inflated.
@@ -149,7 +156,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 pub(crate) struct BodyBytesMax(pub usize);
 
 /// The whole body, inflated if it was compressed.
-async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+pub(crate) async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
     let headers = request.headers();
     if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let detail = "of the encodings of a body, this node takes gzip alone";

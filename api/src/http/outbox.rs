@@ -1,16 +1,18 @@
 //! Routes of the outbox.
 
 use axum::extract::State;
+use axum::response::Response;
 use holdfast_client::wire::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Consistency, Deliveries, Extended, FailBody, HeartbeatBody,
     PageCall, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
-use holdfast_machine::DispatchKey;
+use holdfast_machine::{ClaimToken, DispatchKey};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{ApiError, Handled, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::payload::{Given, raw};
 use crate::store::Store;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -23,6 +25,26 @@ pub(crate) struct StaleParams {
     cursor: Option<String>,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
+}
+
+/// What a result as the body itself leaves to be said.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CompleteParams {
+    /// The claim, where the body is the result itself
+    token: Option<ClaimToken>,
+}
+
+/// What an error as the body itself leaves to be said.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FailParams {
+    /// The claim, where the body is the error itself
+    token: Option<ClaimToken>,
+    /// False: no further attempt. Has to be there where the body is the error itself
+    retryable: Option<bool>,
 }
 
 /// Takes due rows under a lease; may wait for some.
@@ -62,6 +84,26 @@ pub(crate) async fn row(
     Ok(Success(store.row(&key, freshness.mode()?).await?))
 }
 
+/// The input of a row, as it is.
+#[utoipa::path(
+    get,
+    path = "/outbox/rows/{key}/input",
+    tag = "outbox",
+    params(("key" = DispatchKey, Path), Freshness),
+    responses(
+        (status = 200, content_type = "*/*", description = "The payload, in its own content type"),
+        (status = 204, description = "There is none"),
+        (status = 404, description = "row_not_found"),
+    )
+)]
+pub(crate) async fn row_input(
+    State(store): State<Store>,
+    Segment(key): Segment<DispatchKey>,
+    Params(freshness): Params<Freshness>,
+) -> Result<Response, ApiError> {
+    Ok(raw(store.row(&key, freshness.mode()?).await?.map(|row| row.input)))
+}
+
 /// Extends the lease of a claim.
 #[utoipa::path(
     post,
@@ -91,8 +133,8 @@ pub(crate) async fn heartbeat(
     post,
     path = "/outbox/rows/{key}/complete",
     tag = "outbox",
-    params(("key" = DispatchKey, Path), Guard),
-    request_body = CompleteBody,
+    params(("key" = DispatchKey, Path), Guard, CompleteParams),
+    request_body(content((CompleteBody = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
         (status = 200, body = Completed),
         (status = 404, description = "row_not_found"),
@@ -103,9 +145,13 @@ pub(crate) async fn complete(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
     Guard(write): Guard,
-    Body(body): Body<CompleteBody>,
+    given: Given<CompleteBody, CompleteParams>,
 ) -> Handled<Completed> {
-    let seq = store.complete(&key, body.token, body.result, write).await?;
+    let CompleteBody { token, result } = match given {
+        Given::Said(body) => body,
+        Given::Raw(result, CompleteParams { token }) => CompleteBody { token, result },
+    };
+    let seq = store.complete(&key, token, result, write).await?;
     Ok(Success(seq.map(|seq| Completed { seq })))
 }
 
@@ -114,8 +160,8 @@ pub(crate) async fn complete(
     post,
     path = "/outbox/rows/{key}/fail",
     tag = "outbox",
-    params(("key" = DispatchKey, Path), Guard),
-    request_body = FailBody,
+    params(("key" = DispatchKey, Path), Guard, FailParams),
+    request_body(content((FailBody = "application/json"), (Vec<u8> = "application/octet-stream"))),
     responses(
         (status = 200, body = ReturnedRow),
         (status = 404, description = "row_not_found"),
@@ -126,9 +172,16 @@ pub(crate) async fn fail(
     State(store): State<Store>,
     Segment(key): Segment<DispatchKey>,
     Guard(write): Guard,
-    Body(body): Body<FailBody>,
+    given: Given<FailBody, FailParams>,
 ) -> Handled<ReturnedRow> {
-    let returned = store.fail(&key, body.token, body.error, body.retryable, write).await?;
+    let FailBody { token, error, retryable } = match given {
+        Given::Said(body) => body,
+        Given::Raw(error, FailParams { token, retryable }) => {
+            let retryable = retryable.ok_or_else(|| ApiError::invalid("retryable must be said: true or false"))?;
+            FailBody { token, error, retryable }
+        }
+    };
+    let returned = store.fail(&key, token, error, retryable, write).await?;
     Ok(Success(returned.map(|returned| ReturnedRow { returned })))
 }
 

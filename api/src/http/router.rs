@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
+use axum::middleware::from_fn;
 use axum::routing::get;
 use axum::{Extension, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -30,7 +31,7 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, timers,
+    answer, cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, timers,
     visibility, workflows,
 };
 use crate::store::Store;
@@ -62,6 +63,7 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
     router
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn(answer::write))
         .layer(Extension(metrics))
         .layer(Extension(Text::of(&document)))
         .layer(Extension(BodyBytesMax(body_bytes_max)))
@@ -108,6 +110,7 @@ fn version_1() -> OpenApiRouter<Store> {
         .route("/workflows/list", get(workflows::workflow).delete(workflows::delete))
         .route("/workflows/count", get(workflows::workflow).delete(workflows::delete))
         .routes(routes!(workflows::history))
+        .routes(routes!(workflows::event_payload))
         .routes(routes!(workflows::runs))
         .routes(routes!(workflows::append))
         .routes(routes!(workflows::commit))
@@ -120,6 +123,7 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(namespaces::namespace, namespaces::put_namespace))
         .routes(routes!(outbox::claim))
         .routes(routes!(outbox::row))
+        .routes(routes!(outbox::row_input))
         .routes(routes!(outbox::heartbeat))
         .routes(routes!(outbox::complete))
         .routes(routes!(outbox::fail))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::response::Response;
 use holdfast_client::wire::{
     AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, PageCall, RearmBody, Runs, SettleBody,
     WorkflowView,
@@ -11,8 +12,10 @@ use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::error::{Handled, Success};
+use super::error::{ApiError, Handled, Refusal, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::payload::{EventOf, raw};
+use crate::Answer;
 use crate::store::Store;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -95,6 +98,29 @@ pub(crate) async fn delete(
 ) -> Handled<Deleted> {
     let deleted = store.delete(&id, write).await?;
     Ok(Success(deleted.map(|()| Deleted {})))
+}
+
+/// The payload of one event, as it is.
+#[utoipa::path(
+    get,
+    path = "/workflows/{id}/events/{seq}/payload",
+    tag = "workflows",
+    params(("id" = WorkflowId, Path), ("seq" = u64, Path), Freshness),
+    responses(
+        (status = 200, content_type = "*/*", description = "The payload, in its own content type"),
+        (status = 204, description = "There is none"),
+        (status = 404, description = "not_found"),
+    )
+)]
+pub(crate) async fn event_payload(
+    State(store): State<Store>,
+    EventOf(id, seq): EventOf,
+    Params(freshness): Params<Freshness>,
+) -> Result<Response, ApiError> {
+    let Answer { index, value } = store.history(&id, seq, 1, freshness.mode()?).await?;
+    let event = value.into_iter().find(|event| event.seq == seq);
+    let payload = event.ok_or_else(|| ApiError::new(Refusal::NotFound, format!("{id} has no event {seq}")))?.payload;
+    Ok(raw(Answer { index, value: payload }))
 }
 
 /// Runs of a workflow, oldest first.

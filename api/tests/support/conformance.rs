@@ -67,7 +67,8 @@ fn offence(operation: &Value, status: u16, content_type: &str, body: Option<Byte
         return Some(format!("status {status}: {}", String::from_utf8_lossy(&body.unwrap_or_default())));
     };
     let content = response["content"].as_object().into_iter().flatten();
-    let Some((_, described)) = content.into_iter().find(|(name, _)| name.as_str() == content_type || *name == "*/*")
+    let Some((_, described)) =
+        content.into_iter().find(|(name, _)| name.split(';').next() == Some(content_type) || *name == "*/*")
     else {
         let nothing = content_type.is_empty() && response.get("content").is_none();
         return (!nothing).then(|| format!("status {status} with the content type {content_type:?}"));

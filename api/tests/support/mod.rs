@@ -10,7 +10,7 @@ use axum::Router;
 use conformance::conforming;
 use holdfast_api::http::{HttpOptions, router};
 use holdfast_api::{ClaimCall, ClaimHolder, Store, StoreOptions, Write};
-use holdfast_client::{Client, Delivery};
+use holdfast_client::{Client, ClientOptions, Delivery, Encoding};
 use holdfast_machine::{
     ActivityType, BootId, Claimant, Command, Commit, EventKind, Liveness, NewEvent, NewRow, NodeName, Payload, Reject,
     RetryPolicy, Scope, ShardId, WorkflowId, WorkflowType,
@@ -57,7 +57,9 @@ pub async fn serve_with(adjust: impl FnOnce(&mut Options)) -> Served {
     found(&raft, &boot).await;
     let store = Store::new(raft.clone(), StoreOptions::new(node(), boot));
     let url = listen(router(store.clone(), HttpOptions::default())).await;
-    let client = Client::new([&url]).unwrap();
+    // JSON, which can be held against the document; `encodings.rs` has the other form.
+    let options = ClientOptions { encoding: Encoding::Json, ..ClientOptions::default() };
+    let client = Client::with_options([&url], options).unwrap();
     Served { raft, store, client, url, _dir: dir }
 }
 

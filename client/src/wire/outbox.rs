@@ -15,11 +15,13 @@ pub struct ClaimCall {
     #[serde(default)]
     pub scope: Scope,
     /// Most rows to take; at least 1.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: u32,
     /// Who takes them.
     pub holder: ClaimHolder,
     /// Workflows whose rows are to be passed over.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub hold: Vec<WorkflowId>,
     /// How long to wait for work, in milliseconds of wall clock; 0 answers at once. The node has a cap.
     #[serde(default)]
@@ -36,6 +38,7 @@ pub enum ClaimHolder {
         /// Who, in the caller's words.
         claimant: Claimant,
         /// The length, from log time on.
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86400000))]
         lease_ms: u64,
     },
     /// The node itself in its current boot: only rows of shards that it owns, without a deadline. For the
@@ -85,6 +88,7 @@ pub struct HeartbeatBody {
     /// The claim.
     pub token: ClaimToken,
     /// The new length, from log time on.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86400000))]
     pub lease_ms: u64,
     /// Progress to show to people.
     #[serde(default)]
@@ -145,6 +149,7 @@ pub struct RetryBody {
     pub token: Option<ClaimToken>,
     /// How long the row stays invisible, in milliseconds.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 86400000))]
     pub delay_ms: u64,
 }
 
@@ -164,9 +169,11 @@ pub struct ReconcileBody {
     /// Rows claimed at least this long ago, in milliseconds.
     pub older_than_ms: u64,
     /// Most rows to look at.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: u32,
     /// Rows that a live delivery still holds.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub excluded: Vec<DispatchKey>,
 }
 

@@ -49,6 +49,7 @@ impl Watch {
             deadline: Duration::from_secs(1),
             attempt_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_millis(200),
+            ..ClientOptions::default()
         };
         let clients =
             urls.iter().map(|url| Client::with_options([url], options.clone())).collect::<Result<Vec<_>, _>>()?;
