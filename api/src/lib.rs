@@ -7,7 +7,8 @@
 //!
 //! - `store.rs` writes; `outbox.rs` and `rows.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
 //!   `read.rs` and `listings.rs` read; `visibility.rs` finds workflows; `events.rs` the event stream;
-//!   `growth.rs` who waits for histories to grow; `metrics.rs` what is counted.
+//!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `metrics.rs` what is
+//!   counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
 

@@ -30,7 +30,7 @@ pub struct StoreOptions {
     pub boot: BootId,
     /// What is checked before anything is proposed.
     pub limits: Limits,
-    /// The longest that a call waits (a claim for work, a reader for the next event), whatever it asks for.
+    /// The longest that a call waits (a claim for work, a reader for the next event, an engine for a timer), whatever it asks for.
     pub wait_max: Duration,
     /// Index rows that one count of workflows walks over at most.
     pub count_rows_max: usize,

@@ -6,15 +6,14 @@
 
 use std::time::Duration;
 
-use holdfast_client::wire::{DueTimer, DueTimers, ExpiredCall, TimerPage};
-use holdfast_machine::{
-    Arming, Command, Effect, Machine, Reply, Retirement, TimerChange, TimerId, WorkflowId, read_cursor, write_cursor,
-};
+use holdfast_client::wire::{DueTimer, DueTimers, ExpiredCall, PageCall, TimerPage};
+use holdfast_machine::{Arming, Command, Effect, Machine, Reply, Retirement, TimerChange, TimerId, WorkflowId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::StoreError;
+use crate::listings::{cut, one_more};
 use crate::store::{Store, StoreResult};
 use crate::{Answer, ReadMode, Write};
 
@@ -47,24 +46,12 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::history`]; `invalid_argument` for a cursor of another listing.
-    pub async fn timers(
-        &self,
-        workflow: &WorkflowId,
-        cursor: Option<&str>,
-        limit: u32,
-        mode: ReadMode,
-    ) -> StoreResult<TimerPage> {
-        self.limits().check_page(limit)?;
+    pub async fn timers(&self, workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> StoreResult<TimerPage> {
         let query = ("timers", workflow);
-        let after: Option<TimerId> = cursor.map(|cursor| read_cursor(&query, cursor)).transpose()?;
-        // One more than the page tells whether there is another page.
-        let limit = limit as usize;
-        let look = |machine: &Machine| Ok(machine.timers_of(workflow, after.as_ref(), limit + 1));
-        let Answer { index, value: mut timers } = self.read(mode, |machine, _| look(machine)).await?;
-        let more = timers.len() > limit;
-        timers.truncate(limit);
-        let last = timers.last().filter(|_| more);
-        let next_cursor = last.map(|arming| write_cursor(&query, &arming.timer));
+        let after: Option<TimerId> = self.place(&query, page)?;
+        let look = |machine: &Machine| machine.timers_of(workflow, after.as_ref(), one_more(page));
+        let Answer { index, value: mut timers } = self.read(mode, |machine, _| Ok(look(machine))).await?;
+        let next_cursor = cut(&query, page, &mut timers, |arming| &arming.timer);
         Ok(Answer { index, value: TimerPage { timers, next_cursor } })
     }
 

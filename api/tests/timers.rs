@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use holdfast_api::{DueTimers, ExpiredCall, ReadMode, StoreError, Write};
+use holdfast_api::{DueTimers, ExpiredCall, PageCall, ReadMode, StoreError, Write};
 use holdfast_machine::{
     Arming, Commit, EventKind, Millis, NewEvent, Payload, Reject, Retirement, RowAction, RowStatus, TimerChange,
     TimerId, Transition, WorkflowStatus,
@@ -23,6 +23,10 @@ fn arming(timer: &str, fire_at: u64, armed_seq: u64) -> Arming {
 
 fn all(wait_ms: u64) -> ExpiredCall {
     ExpiredCall { owner: None, as_of: None, limit: 100, wait_ms }
+}
+
+fn page(limit: u32, cursor: Option<String>) -> PageCall {
+    PageCall { limit, cursor }
 }
 
 fn names(due: &DueTimers) -> Vec<String> {
@@ -102,7 +106,7 @@ async fn timers_of_a_paused_workflow_wait_for_it() {
     event(1, EventKind::WorkflowPaused).await;
     let due = served.store.expired_timers(all(0), ReadMode::Linearizable).await.unwrap().value;
     assert_eq!((due.timers, due.next_due), (Vec::new(), None));
-    let listed = served.client.timers(&id("w"), None, 10, ReadMode::Linearizable).await.unwrap().value;
+    let listed = served.client.timers(&id("w"), &page(10, None), ReadMode::Linearizable).await.unwrap().value;
     assert_eq!(listed.timers, [arming("past", 1, 1)]);
     let call = waiting(&served, all(LONG_MS));
     event(2, EventKind::WorkflowResumed).await;
@@ -149,25 +153,26 @@ async fn timers_of_a_workflow_are_read_in_pages() {
     let client = &served.client;
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
-        let page = client.timers(&id("w"), cursor.as_deref(), 2, ReadMode::Linearizable).await.unwrap().value;
-        seen.extend(page.timers.iter().map(|arming| arming.timer.to_string()));
-        cursor = page.next_cursor;
+        let found = client.timers(&id("w"), &page(2, cursor), ReadMode::Linearizable).await.unwrap().value;
+        seen.extend(found.timers.iter().map(|arming| arming.timer.to_string()));
+        cursor = found.next_cursor;
         assert!(cursor.is_some() || seen.len() == odd.len(), "{seen:?}");
         if cursor.is_none() {
             break;
         }
     }
     assert_eq!(seen, [" ", "a/b%2F", "c", "\u{1F389}"]);
-    let first = client.timers(&id("w"), None, 1, ReadMode::Linearizable).await.unwrap().value.next_cursor.unwrap();
-    let refused = async |workflow: &str, cursor, limit| {
-        let page = client.timers(&id(workflow), cursor, limit, ReadMode::Linearizable).await;
-        reject(page).code()
+    let first =
+        client.timers(&id("w"), &page(1, None), ReadMode::Linearizable).await.unwrap().value.next_cursor.unwrap();
+    let refused = async |workflow: &str, cursor: Option<&str>, limit| {
+        let page = page(limit, cursor.map(str::to_owned));
+        reject(client.timers(&id(workflow), &page, ReadMode::Linearizable).await).code()
     };
     assert_eq!(refused("v", Some(first.as_str()), 1).await, "invalid_argument", "a cursor of another workflow");
     assert_eq!(refused("w", Some("nonsense"), 1).await, "invalid_argument");
     assert_eq!(refused("w", None, 0).await, "invalid_argument");
     assert_eq!(refused("w", None, 1_001).await, "limit_exceeded");
-    let unknown = client.timers(&id("nobody"), None, 10, ReadMode::Linearizable).await.unwrap().value;
+    let unknown = client.timers(&id("nobody"), &page(10, None), ReadMode::Linearizable).await.unwrap().value;
     assert_eq!((unknown.timers, unknown.next_cursor), (Vec::new(), None));
 }
 
@@ -226,6 +231,6 @@ async fn a_commit_moves_rows_and_timers_with_its_events() {
 
     let lost = Commit { expected_seq: 7, ..commit };
     assert_eq!(reject(client.commit(lost, Write::default()).await).code(), "already_terminal");
-    let timers = client.timers(&id("w"), None, 10, ReadMode::Linearizable).await.unwrap().value.timers;
+    let timers = client.timers(&id("w"), &page(10, None), ReadMode::Linearizable).await.unwrap().value.timers;
     assert_eq!(timers, [arming("later", u64::MAX, 6)]);
 }

@@ -7,7 +7,7 @@ use holdfast_machine::{Arming, Retirement, WorkflowId};
 use crate::calls::{CallResult, with_words, workflow_path};
 use crate::client::Client;
 use crate::send::Call;
-use crate::wire::{Answer, DueTimers, ExpiredCall, ReadMode, RetiredTimer, Scheduled, TimerPage, Write};
+use crate::wire::{Answer, DueTimers, ExpiredCall, PageCall, ReadMode, RetiredTimer, Scheduled, TimerPage, Write};
 
 impl Client {
     /// Arms a timer; an arming that stands under the same name is overwritten.
@@ -28,15 +28,8 @@ impl Client {
     }
 
     /// A page of a workflow's armed timers, by name.
-    pub async fn timers(
-        &self,
-        workflow: &WorkflowId,
-        cursor: Option<&str>,
-        limit: u32,
-        mode: ReadMode,
-    ) -> CallResult<TimerPage> {
-        let words = [("limit", Some(limit.to_string())), ("cursor", cursor.map(str::to_owned))];
-        self.send(Call::get(with_words(workflow_path(workflow, "/timers")?, &words, mode))).await
+    pub async fn timers(&self, workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> CallResult<TimerPage> {
+        self.list(workflow_path(workflow, "/timers")?, Vec::new(), page, mode).await
     }
 
     /// Timers that are due; waits for some up to `call.wait_ms`. A timer is returned until it is retired.

@@ -18,8 +18,9 @@
 //! # Where to start reading
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
-//! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow), `claim.rs`,
-//! `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`. `row_index.rs` keeps live rows in the order of claims,
+//! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow, and `staging.rs`), `claim.rs`,
+//! `transition.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
+//! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
 //! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
 

@@ -1,7 +1,7 @@
 //! Routes of timers.
 
 use axum::extract::State;
-use holdfast_client::wire::{Consistency, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
+use holdfast_client::wire::{Consistency, DueTimers, ExpiredCall, PageCall, RetiredTimer, Scheduled, TimerPage};
 use holdfast_machine::{Arming, Millis, NodeName, WorkflowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -92,7 +92,8 @@ pub(crate) async fn timers(
 ) -> Handled<TimerPage> {
     let TimerParams { limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    Ok(Success(store.timers(&id, cursor.as_deref(), limit.unwrap_or(PAGE), mode).await?))
+    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
+    Ok(Success(store.timers(&id, &page, mode).await?))
 }
 
 /// Timers that are due and not retired, by time, then workflow, then name; may wait for the first one.

@@ -232,7 +232,7 @@ impl Oracle {
     fn status_in_run(&self, workflow: &WorkflowId, run: u32) -> WorkflowStatus {
         let history = self.history(workflow);
         let of = |end: usize| fold(history[..end].iter().map(|event| (&event.kind, event.ordinal)));
-        let last = (0..=history.len()).map(of).filter(|(_, of_run)| *of_run == run).last();
+        let last = (0..=history.len()).map(of).rfind(|(_, of_run)| *of_run == run);
         last.map_or(WorkflowStatus::Running, |(status, _)| status)
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use futures::future::select_all;
-use holdfast_client::{DueTimer, ExpiredCall, ReadMode, Write};
+use holdfast_client::{DueTimer, ExpiredCall, PageCall, ReadMode, Write};
 use holdfast_machine::{Arming, Commit, EventKind, Fence, NewEvent, Retirement, TimerChange, TimerId};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::wait::{LONG, wait_until};
@@ -64,7 +64,12 @@ async fn a_timer_of_a_killed_owner_fires_on_the_adopter_and_once_retired_stays_a
         Ok(())
     })
     .await?;
-    let left = cluster.client(owner).timers(&id, None, 10, ReadMode::Linearizable).await?.value.timers;
+    let left = cluster
+        .client(owner)
+        .timers(&id, &PageCall { limit: 10, cursor: None }, ReadMode::Linearizable)
+        .await?
+        .value
+        .timers;
     ensure!(left == [far.clone()], "{left:?}");
     let call = ExpiredCall { owner: None, as_of: None, limit: 10, wait_ms: 0 };
     let due = cluster.client(owner).expired_timers(call, ReadMode::Linearizable).await?.value;
