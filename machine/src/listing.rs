@@ -152,3 +152,41 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::command::{Command, Commit};
+    use crate::history::{EventKind, NewEvent};
+    use crate::id::DispatchKey;
+    use crate::limits::KEYS_REMOVED_PER_ENTRY_MAX;
+    use crate::trial::{Trial, id};
+
+    #[test]
+    fn what_is_being_removed_is_passed_over_and_ends_no_listing() {
+        let mut trial = Trial::new();
+        for workflow in ["order-1", "order-2"] {
+            trial.start(workflow, [1]);
+            trial.bury(&format!("{workflow}:1"));
+        }
+        // More events than one entry removes, so that the row outlives its workflow for a while.
+        let events = vec![NewEvent::of(EventKind::SignalReceived); KEYS_REMOVED_PER_ENTRY_MAX];
+        trial.ask(Command::Commit(Commit { events, ..Commit::new(id("order-1"), 3) })).unwrap();
+        trial.append("order-1", NewEvent::of(EventKind::WorkflowCompleted)).unwrap();
+        trial.ask(Command::Delete { workflow: id("order-1") }).unwrap();
+        assert!(trial.machine.is_being_removed(&id("order-1")));
+        let (mut after, mut keys, mut looks) = (None, Vec::new(), 0);
+        loop {
+            let part = trial.machine.dead_letters_in(&trial.archive, &Default::default(), after.as_ref(), 1).unwrap();
+            keys.extend(part.rows.into_iter().map(|(key, _)| key));
+            looks += 1;
+            after = part.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!((keys, looks), (vec![id::<DispatchKey>("order-2:1")], 3));
+        let heads = trial.machine.heads(&trial.archive, None, false, None, 9).unwrap();
+        let heads: Vec<&str> = heads.workflows.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(heads, ["order-2"]);
+    }
+}
