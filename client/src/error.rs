@@ -105,6 +105,8 @@ impl From<Problem> for ClientError {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_too_much_or_too_little_is_no_value() {
         for encoding in [Encoding::Postcard, Encoding::Json] {
-            let bytes = encoding.write(&(7u64, "a")).unwrap();
+            let bytes = encoding.write(&(7u64, "a")).unwrap_or_default();
             assert_eq!(encoding.read::<(u64, String)>(&bytes), Ok((7, "a".to_owned())));
             assert!(encoding.read::<(u64, String)>(&[bytes.as_slice(), b"x"].concat()).is_err());
             assert!(encoding.read::<(u64, String)>(&bytes[..bytes.len() - 1]).is_err());
