@@ -30,3 +30,8 @@ pub mod work;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+/// The guide for authors of engines; its examples are compiled as well.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/engines.md")]
+pub struct Engines;
