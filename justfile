@@ -29,6 +29,10 @@ demo *ARGS:
 api-fuzz *ARGS:
     scripts/api-fuzz.sh {{ ARGS }}
 
+# an engine and a worker in Python over HTTP, against nodes that it starts; the engine and a node are killed
+python-example *ARGS:
+    scripts/python-example.sh {{ ARGS }}
+
 # the image `holdfast:dev` without a container registry; with one, `docker build -t holdfast:dev .` does
 image:
     scripts/image-offline.sh
