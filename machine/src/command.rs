@@ -120,7 +120,7 @@ pub enum Command {
         key: DispatchKey,
         /// As in `Complete`.
         token: Option<ClaimToken>,
-        /// The error.
+        /// The error. If there is a further attempt, it is kept as the row's details.
         error: Payload,
         /// False: no further attempt; the workflow hears `ActivityFailed` at once.
         retryable: bool,

@@ -13,7 +13,7 @@
 //! | `L` | workflow id, NUL, ordinal, u64 | live row (pending or claimed) |
 //! | `O` | workflow id, NUL, ordinal, u64 | finished row |
 //! | `I` | workflow id, NUL, ordinal, u64 | input of a row |
-//! | `D` | workflow id, NUL, ordinal, u64 | details of a row's last heartbeat |
+//! | `D` | workflow id, NUL, ordinal, u64 | what a row's last heartbeat or failed attempt said |
 //! | `T` | workflow id, NUL, run number, u32, ordinal, u64 | sequence of the outcome of an activity without a row |
 //! | `F` | workflow id, NUL, timer id | what a timer is armed as |
 //! | `G` | namespace, NUL, workflow id, NUL, ordinal, u64 | nothing: the row is a dead letter |

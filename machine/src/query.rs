@@ -90,7 +90,7 @@ impl Machine {
         self.get_of(archive, &key.workflow, &keys::input(key))
     }
 
-    /// What the last heartbeat of a row said.
+    /// What the last heartbeat of a row, or its last failed attempt, said.
     ///
     /// # Errors
     /// When the archive cannot be read.

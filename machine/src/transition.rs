@@ -103,7 +103,13 @@ impl Apply<'_> {
 
     /// The row after an attempt that recorded no outcome: pending again after a wait, or a dead letter if its
     /// budget is spent.
-    fn handed_back(&self, key: &DispatchKey, mut row: Row, action: &RowAction) -> Row {
+    fn handed_back(&mut self, key: &DispatchKey, mut row: Row, action: &RowAction) -> Row {
+        // No event tells of this attempt, so the row does: whoever looks at it, or at a dead letter, sees what went wrong.
+        if let RowAction::Fail { error, .. } = action
+            && !error.is_empty()
+        {
+            self.state.put(keys::details(key), error);
+        }
         row.deliveries = row.deliveries.saturating_add(1);
         row.claim = None;
         if row.deliveries >= row.retry.deliveries_max {
@@ -270,5 +276,20 @@ mod tests {
         assert!(matches!(trial.ask(fail), Ok(Reply::Returned(_))));
         let row = trial.row("order-1:1").unwrap();
         assert_eq!((row.deliveries, row.attempt), (2, 2), "only a failed attempt is another attempt");
+    }
+
+    #[test]
+    fn a_row_says_what_its_last_failed_attempt_said() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        let key: DispatchKey = id("order-1:1");
+        let details = |trial: &Trial| trial.machine.details(&trial.archive, &key).unwrap();
+        for (said, seen) in [("card declined", "card declined"), ("", "card declined"), ("no route", "no route")] {
+            trial.lease(1, 100);
+            let error = if said.is_empty() { Payload::default() } else { Payload::text(said) };
+            trial.ask(Command::Fail { key: key.clone(), token: None, error, retryable: true }).unwrap();
+            assert_eq!(details(&trial), Some(Payload::text(seen)));
+            trial.at += 10_000;
+        }
     }
 }

@@ -227,6 +227,6 @@ pub struct RowView {
     pub row: Row,
     /// Its input.
     pub input: Payload,
-    /// What its last heartbeat said.
+    /// What its last heartbeat, or its last failed attempt, said.
     pub details: Payload,
 }
