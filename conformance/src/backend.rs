@@ -5,14 +5,18 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdfast_client::wire::{CountPage, DeadLetterPage, HeadPage, PageCall, RedriveMode, RoutePage, UnsettledPage};
+use holdfast_client::wire::{
+    CountPage, DeadLetterPage, DueTimers, ExpiredCall, HeadPage, NamespacePage, NamespaceView, PageCall, RedriveMode,
+    RoutePage, TimerPage, UnsettledPage,
+};
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled,
     RowView, Runs, StaleRows, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
-    ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace, NewEvent, NewRow,
-    NodeName, Payload, Reject, Returned, ShardId, Staged, WorkflowFilter, WorkflowId,
+    Arming, ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace,
+    NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName, Payload, Reject, Retirement, Returned, ShardId,
+    Staged, WorkflowFilter, WorkflowId,
 };
 
 /// Why a call was not answered with a success.
@@ -189,6 +193,22 @@ calls! {
     row_counts(page: &PageCall, mode: ReadMode) -> CountPage;
     /// Where histories end.
     heads(shard: Option<ShardId>, open_only: bool, page: &PageCall, mode: ReadMode) -> HeadPage;
+    /// A page of the namespaces.
+    namespaces(page: &PageCall, mode: ReadMode) -> NamespacePage;
+    /// One namespace.
+    namespace(namespace: &Namespace, mode: ReadMode) -> NamespaceView;
+    /// Creates a namespace, or gives it other settings.
+    put_namespace(namespace: &Namespace, settings: &NamespaceSettings, write: Write) -> NamespaceState;
+    /// Removes a finished workflow.
+    delete(workflow: &WorkflowId, write: Write) -> ();
+    /// Arms a timer.
+    schedule_timer(workflow: &WorkflowId, arming: Arming, write: Write) -> ();
+    /// Retires an arming of a timer.
+    retire_timer(workflow: &WorkflowId, arming: Arming, write: Write) -> Retirement;
+    /// A page of a workflow's timers.
+    timers(workflow: &WorkflowId, page: &PageCall, mode: ReadMode) -> TimerPage;
+    /// Timers that are due.
+    expired_timers(call: ExpiredCall, mode: ReadMode) -> DueTimers;
     /// The directory.
     shards(mode: ReadMode) -> Directory;
     /// Moves a shard.

@@ -5,6 +5,7 @@ mod by_key;
 mod claims;
 mod commits;
 mod dead_letters;
+mod deletion;
 mod ends;
 mod growth;
 mod histories;
@@ -13,12 +14,14 @@ mod idempotency;
 mod leases;
 mod limits;
 mod listings;
+mod namespaces;
 mod odd_inputs;
 mod pausing;
 mod reads;
 mod runs;
 mod shards;
 mod staging;
+mod timers;
 mod visibility;
 
 use anyhow::Result;
@@ -81,6 +84,9 @@ pub fn all() -> impl Iterator<Item = Check> {
         staging::CHECKS,
         dead_letters::CHECKS,
         listings::CHECKS,
+        timers::CHECKS,
+        namespaces::CHECKS,
+        deletion::CHECKS,
         shards::CHECKS,
         http::CHECKS,
     ];

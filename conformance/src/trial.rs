@@ -258,7 +258,7 @@ impl Trial {
         }
     }
 
-    /// Ends what the check has left open, so that a store in use is not left with work that nobody does.
+    /// Ends and removes what the check has made, so that a store in use is not left with work that nobody does.
     pub(crate) async fn tidy(&self) {
         let used = std::mem::take(&mut *self.used.lock());
         for workflow in used {
@@ -273,6 +273,7 @@ impl Trial {
             let cancelled = vec![NewEvent::of(EventKind::WorkflowCancelled)];
             self.store.append(workflow, state.head, cancelled, Write::default()).await?;
         }
+        self.store.delete(workflow, Write::default()).await?;
         Ok(())
     }
 }

@@ -112,7 +112,7 @@ async fn routes(trial: &Trial) -> Result<()> {
     ];
     trial.open_with(&workflow, rows).await?;
     let queue = trial.queue()?;
-    let look = async || -> Result<Vec<(Option<NodeName>, String, u64, u64)>> {
+    let look = async || -> Result<Vec<_>> {
         let all = all_routes(trial, 1_000).await?;
         let own = all.into_iter().filter(|route| route.task_queue == queue);
         let facts =

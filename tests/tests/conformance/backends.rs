@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_client::{Client, ReadMode};
+use holdfast_client::{Client, ClientOptions, Encoding, ReadMode};
 use holdfast_conformance::{Backend, Options, run};
 use holdfast_machine::{WorkflowFilter, WorkflowStatus};
 use holdfast_tests::embedded::Embedded;
@@ -56,6 +56,16 @@ async fn a_client_of_one_node() {
     let nodes = Embedded::start(1).await.unwrap();
     let url = nodes.urls().remove(0);
     keeps_every_promise(Arc::new(Client::new([&url]).unwrap()), Some(url)).await;
+    nodes.stop().await;
+}
+
+/// The others speak postcard, which is the client's default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_speaks_json() {
+    let nodes = Embedded::start(1).await.unwrap();
+    let options = ClientOptions { encoding: Encoding::Json, ..ClientOptions::default() };
+    let client = Client::with_options(nodes.urls(), options).unwrap();
+    keeps_every_promise(Arc::new(client), None).await;
     nodes.stop().await;
 }
 

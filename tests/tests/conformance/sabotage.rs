@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use holdfast_client::wire::{CountPage, HeadPage, PageCall, RedriveMode, Runs, UnsettledPage};
+use holdfast_client::wire::{CountPage, DueTimers, ExpiredCall, HeadPage, PageCall, RedriveMode, Runs, UnsettledPage};
 use holdfast_client::{Answer, ClaimCall, Delivery, ListCall, ReadMode, WorkflowList, Write};
 use holdfast_conformance::{Backend, Called, Failure, Layer, Layered, Options, Verdict, run};
 use holdfast_machine::{
-    ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, Namespace, NewEvent, NewRow, Payload, Reject,
-    RowAction, ShardId, Staged, TimerChange, Transition, WorkflowFilter, WorkflowId,
+    Arming, ClaimToken, Commit, Committed, DispatchKey, HistoryEvent, Millis, Namespace, NamespaceSettings,
+    NamespaceState, NewEvent, NewRow, Payload, Reject, Retirement, RowAction, ShardId, Staged, TimerChange, Transition,
+    WorkflowFilter, WorkflowId,
 };
 use holdfast_tests::embedded::Embedded;
 use parking_lot::Mutex;
@@ -32,10 +33,12 @@ macro_rules! fault {
 mod histories;
 mod listings;
 mod rows;
+mod timers;
 
 use histories::*;
 use listings::*;
 use rows::*;
+use timers::*;
 
 type Sabotage = (&'static str, fn(Arc<dyn Backend>) -> Arc<dyn Backend>);
 
@@ -89,6 +92,12 @@ fn table() -> Vec<(Sabotage, &'static str)> {
         ForgetsWhatIsClaimed() by "unsettled workflows are those with live rows, by shard and id, with how many wait and are held",
         CountsWhatWaitsOnly() by "rows are counted by namespace, and in flight is pending and claimed together",
         ListsFinishedHeadsAsOpen() by "heads say where histories end, of open workflows or of all, by id",
+        SetsNoCeiling() by "no more rows are claimed than the ceiling of the namespace, however many claim at once",
+        ClosesWhatItDeletes() by "an open workflow is not deleted, nor one that is not there",
+        DeletesNothing() by "a deleted workflow is out of sight at once, with its history, runs, rows and listing",
+        RetiresByName() by "a late retirement of an earlier arming leaves the new one alone, which still fires",
+        FiresEarly() by "a timer is not due before its time",
+        LosesATimer() by "timers that are due come by time, then by workflow, then by name",
         ReadsWhatItReadBefore(Mutex::default()) by "a linearizable read sees every write that was acknowledged before it",
     ]
 }

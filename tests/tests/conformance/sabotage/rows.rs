@@ -142,3 +142,27 @@ fault!(SaysThatAllIsStaged {
         Ok(answer)
     }
 });
+
+fault!(SetsNoCeiling {
+    async fn put_namespace(&self, namespace: &Namespace, settings: &NamespaceSettings, write: Write) -> Called<NamespaceState> {
+        let settings = NamespaceSettings { claimed_max: None, ..settings.clone() };
+        self.0.put_namespace(namespace, &settings, write).await
+    }
+});
+
+fault!(ClosesWhatItDeletes {
+    async fn delete(&self, workflow: &WorkflowId, write: Write) -> Called<()> {
+        if let Err(Failure::Refused(Reject::WorkflowOpen { .. })) = self.0.delete(workflow, write.clone()).await {
+            let head = self.0.workflow(workflow, ReadMode::Linearizable).await?.value.workflow.unwrap().head;
+            let ended = vec![NewEvent::of(holdfast_machine::EventKind::WorkflowCancelled)];
+            self.0.append(workflow, head, ended, Write::default()).await?;
+        }
+        self.0.delete(workflow, Write::default()).await
+    }
+});
+
+fault!(DeletesNothing {
+    async fn delete(&self, workflow: &WorkflowId, _: Write) -> Called<()> {
+        Ok(self.0.workflow(workflow, ReadMode::Linearizable).await?.map(|_| ()))
+    }
+});
