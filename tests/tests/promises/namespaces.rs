@@ -66,9 +66,9 @@ async fn a_ceiling_holds_over_the_whole_cluster() -> Result<()> {
     work::open(&any, &id, ROWS, "work", "orders").await?;
     let first = work::claim(cluster.client(0), "orders", CEILING - 1, "the first").await?;
     let second = work::claim(cluster.client(1), "orders", 1, "the second").await?;
-    for node in 0..NAMES.len() {
+    for (node, name) in NAMES.iter().enumerate() {
         let none = cluster.client(node).claim(work::lease("orders", 10, "greedy", 1_000)?, Write::default()).await?;
-        ensure!(none.value.is_empty(), "{} handed out {:?}", NAMES[node], none.value);
+        ensure!(none.value.is_empty(), "{name} handed out {:?}", none.value);
     }
     let third = cluster.client(2).clone();
     let mut call = work::lease("orders", 10, "the third", work::LONG_LEASE_MS)?;
