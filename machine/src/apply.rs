@@ -7,6 +7,7 @@ use crate::command::{Command, Entry, Request, RowAction};
 use crate::dedup;
 use crate::event::{ClusterEvent, Effect};
 use crate::keys;
+use crate::limits::KEYS_REMOVED_PER_ENTRY_MAX;
 use crate::member::{Liveness, Member, MemberState};
 use crate::reject::Reject;
 use crate::reply::Reply;
@@ -66,7 +67,8 @@ fn is_passing(reply: &Result<Reply, Reject>) -> bool {
 
 impl<'a> Apply<'a> {
     fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
-        Self { state, archive, log_index, tokens: 0, events: Vec::new(), effects: Vec::new() }
+        let (events, effects) = (Vec::new(), Vec::new());
+        Self { state, archive, log_index, tokens: 0, removable: KEYS_REMOVED_PER_ENTRY_MAX, events, effects }
     }
 
     fn end(self, replies: Vec<Result<Reply, Reject>>) -> Applied {

@@ -1,6 +1,6 @@
 //! Commit: events, staged rows, settlements, transitions of rows and timers of one workflow in one step.
-//! Everything is checked before the first write, so a refused commit leaves no trace. `staging.rs` has what is
-//! special to new rows, `transition.rs` and `timer.rs` what the two share with commands of their own.
+//! Everything is checked before the first write, so a refused commit leaves no trace, but for the row that
+//! [`Reject::AlreadyTerminal`] speaks of. `staging.rs` has what is special to new rows, `transition.rs` and `timer.rs` what the two share with commands of their own.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -15,7 +15,7 @@ use crate::event::ClusterEvent;
 use crate::history::Workflow;
 use crate::id::{DispatchKey, Millis, Namespace, WorkflowId, WorkflowType};
 use crate::keys;
-use crate::limits::{KEYS_REMOVED_PER_ENTRY_MAX, WORKFLOWS_PURGED_PER_ENTRY_MAX};
+use crate::limits::WORKFLOWS_PURGED_PER_ENTRY_MAX;
 use crate::namespace::RETENTION_MS_DEFAULT;
 use crate::outbox::Row;
 use crate::reject::Reject;
@@ -93,7 +93,7 @@ impl Apply<'_> {
                 vanished += 1;
             }
         }
-        self.clear_away(KEYS_REMOVED_PER_ENTRY_MAX)?;
+        self.clear_away()?;
         self.tell_removed(vanished);
         Ok(Reply::Purged { workflows: vanished, more: !self.state.removals.is_empty() })
     }
@@ -104,7 +104,7 @@ impl Apply<'_> {
             return Ok(Err(Reject::WorkflowOpen { workflow: id, status: workflow.status }));
         }
         self.vanish(id, &workflow)?;
-        self.clear_away(KEYS_REMOVED_PER_ENTRY_MAX)?;
+        self.clear_away()?;
         self.tell_removed(1);
         Ok(Ok(Reply::Deleted))
     }
@@ -131,11 +131,11 @@ impl Apply<'_> {
         }
     }
 
-    /// Deletes up to so many keys of what removed workflows left.
-    fn clear_away(&mut self, keys_max: usize) -> ArchiveResult<()> {
-        let mut left = keys_max;
+    /// Deletes what removed workflows left, up to the keys that this entry may still remove.
+    fn clear_away(&mut self) -> ArchiveResult<()> {
+        let mut left = self.removable;
         while left > 0 {
-            let Some((id, events)) = self.state.removals.first_key_value() else { return Ok(()) };
+            let Some((id, events)) = self.state.removals.first_key_value() else { break };
             let (id, events) = (id.clone(), *events);
             let events_left = self.clear_events(&id, events, &mut left);
             self.clear_rows(&id, &mut left)?;
@@ -151,6 +151,7 @@ impl Apply<'_> {
                 self.state.removals.insert(id, events_left);
             }
         }
+        self.removable = left;
         Ok(())
     }
 
@@ -191,7 +192,9 @@ impl Apply<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Commit;
     use crate::history::{EventKind, NewEvent, WorkflowStatus};
+    use crate::limits::KEYS_REMOVED_PER_ENTRY_MAX;
     use crate::namespace::NamespaceSettings;
     use crate::trial::{Trial, id, started};
 
@@ -240,6 +243,24 @@ mod tests {
         assert_eq!(trial.ask(delete), Err(Reject::WorkflowNotFound { workflow: id("order-1") }));
         trial.start("order-1", [1]);
         assert_eq!(trial.row("order-1:1").unwrap().run, 1);
+    }
+
+    #[test]
+    fn removals_in_one_entry_share_its_bound() {
+        let mut trial = Trial::new();
+        for workflow in ["order-1", "order-2"] {
+            trial.start(workflow, []);
+            let events = vec![NewEvent::of(EventKind::SignalReceived); KEYS_REMOVED_PER_ENTRY_MAX / 2];
+            trial.ask(Command::Commit(Commit { events, ..Commit::new(id(workflow), 1) })).unwrap();
+            end(&mut trial, workflow);
+        }
+        let delete = |workflow: &str| Command::Delete { workflow: id(workflow) }.into();
+        let replies = trial.apply(vec![delete("order-1"), delete("order-2")]).replies;
+        assert_eq!(replies, [Ok(Reply::Deleted), Ok(Reply::Deleted)]);
+        assert!(trial.workflow("order-2").is_none());
+        assert_eq!(["order-1", "order-2"].map(|id| tables_with(&trial, id)), ["", "EJR"]);
+        trial.ask(due(&trial, 0).unwrap()).unwrap();
+        assert_eq!(tables_with(&trial, "order-2"), "");
     }
 
     #[test]

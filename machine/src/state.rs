@@ -70,6 +70,8 @@ pub(crate) struct Apply<'a> {
     pub archive: &'a dyn Archive,
     pub log_index: u64,
     pub tokens: u32,
+    /// Keys of removed workflows that the entry may still delete.
+    pub removable: usize,
     pub events: Vec<ClusterEvent>,
     pub effects: Vec<Effect>,
 }

@@ -165,6 +165,7 @@ impl Trial {
             archive: &self.archive,
             log_index: self.index,
             tokens: 0,
+            removable: crate::limits::KEYS_REMOVED_PER_ENTRY_MAX,
             events: Vec::new(),
             effects: Vec::new(),
         };

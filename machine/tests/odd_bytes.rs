@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use holdfast_machine::{
-    AttributeValue, Claim, ClaimToken, Command, Commit, DispatchKey, Entry, Epoch, EventKind, Evidence, Fence, Limits,
-    Liveness, Machine, Member, MemoryArchive, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow,
-    Payload, Request, RetryPolicy, Scope, ShardId, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowType,
+    Arming, AttributeValue, Claim, ClaimToken, Command, Commit, DispatchKey, Entry, Epoch, EventKind, Evidence, Fence,
+    Limits, Liveness, Machine, Member, MemoryArchive, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder,
+    NewRow, Payload, Request, RetryPolicy, RowAction, Scope, ShardId, TimerChange, Transition, WorkflowFilter,
+    WorkflowId, WorkflowQuery, WorkflowType,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -82,6 +83,18 @@ fn search(text: String, at: u64, count: u32) -> Command {
     let update =
         NewEvent { search_attributes: Some(named.collect()), ..NewEvent::of(EventKind::SearchAttributesUpdated) };
     Command::Commit(Commit::new(workflow(), 3).event(update).event(NewEvent::of(EventKind::WorkflowCompleted)))
+}
+
+fn arming(at: u64, armed_seq: u64) -> Arming {
+    Arming { timer: "t".parse().unwrap(), fire_at: Millis(at), armed_seq }
+}
+
+/// A commit that hands a row back, and that arms a timer and retires it.
+fn moved(ordinal: u64, token: Option<ClaimToken>, number: u64) -> Command {
+    let transitions = vec![Transition { ordinal, token, action: RowAction::Retry { delay_ms: number } }];
+    let arming = arming(number, number);
+    let timers = vec![TimerChange::Schedule(arming.clone()), TimerChange::Retire(arming)];
+    Command::Commit(Commit { transitions, timers, ..Commit::new(workflow(), 3) })
 }
 
 fn claim(limit: u32, lease_ms: u64) -> Command {
@@ -183,6 +196,21 @@ fn extreme() -> impl Strategy<Value = Command> {
             Command::Purge { workflows: vec![workflow.clone(), workflow] }
         }),
         Just(Command::Delete { workflow: workflow() }),
+        (number(), number(), policy()).prop_map(|(ordinal, at, retry)| {
+            let row = row(ordinal, Millis(at), retry);
+            Command::Stage { workflow: workflow(), namespace: Namespace::default(), rows: vec![row.clone(), row] }
+        }),
+        (number(), number()).prop_map(|(at, armed_seq)| Command::Timer {
+            workflow: workflow(),
+            change: TimerChange::Schedule(arming(at, armed_seq))
+        }),
+        (some_key(), prop::option::of(token()), number()).prop_map(|(key, token, number)| moved(
+            key.ordinal,
+            token,
+            number
+        )),
+        some_key().prop_map(|key| Command::MarkFailureDelivered { key }),
+        (some_key(), any::<bool>()).prop_map(|(key, forced)| Command::Redrive { key, forced }),
         (number(), small()).prop_map(|(older_than_ms, limit)| {
             Command::Reconcile { older_than_ms, limit, excluded: vec![key(u64::MAX)] }
         }),
