@@ -1,7 +1,7 @@
 //! Reads: from this node's own state, once that is as fresh as the caller asks.
 
 use holdfast_client::wire::{
-    ClusterView, Directory, MemberView, PageCall, RowView, Runs, StaleRow, StaleRows, Topology, WorkflowView,
+    ClusterView, Directory, ListedRow, MemberView, PageCall, RowView, Runs, StaleRows, Topology, WorkflowView,
 };
 use holdfast_machine::{
     Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, Millis, NodeName,
@@ -122,7 +122,7 @@ impl Store {
             };
             let mut placed: Vec<_> = rows.into_iter().map(|found| (place(&found), found)).collect();
             let next_cursor = cut(&query, page, &mut placed, |(place, _)| place);
-            let rows = placed.into_iter().map(|(_, (key, row))| StaleRow { key, row }).collect();
+            let rows = placed.into_iter().map(|(_, (key, row))| ListedRow { key, row }).collect();
             StaleRows { rows, next_cursor }
         }))
     }

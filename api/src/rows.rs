@@ -1,6 +1,6 @@
 //! Rows that are staged by themselves, and dead letters: listed, marked, redriven.
 
-use holdfast_client::wire::{DeadLetterPage, FailedRow, PageCall, RedriveMode};
+use holdfast_client::wire::{DeadLetterPage, ListedRow, PageCall, RedriveMode};
 use holdfast_machine::{
     Archive, ArchiveResult, Command, DeadLetters, DispatchKey, Machine, Namespace, NewRow, Reply, Staged, WorkflowId,
 };
@@ -104,7 +104,7 @@ impl Store {
             next = more.next;
         }
         let next_cursor = cut(query, page, &mut letters, |(key, _)| key);
-        let rows = letters.into_iter().map(|(key, row)| FailedRow { key, row }).collect();
+        let rows = letters.into_iter().map(|(key, row)| ListedRow { key, row }).collect();
         Ok(Answer { index, value: DeadLetterPage { rows, next_cursor } })
     }
 }

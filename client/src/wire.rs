@@ -30,11 +30,10 @@ pub use listings::{
 pub use namespaces::{Deleted, NamespacePage, NamespaceView};
 pub use outbox::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
-    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRow, StaleRows,
+    ListedRow, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
 pub use rows::{
-    DeadLetterPage, FailedRow, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody,
-    StagedRows,
+    DeadLetterPage, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody, StagedRows,
 };
 pub use timers::{DueTimer, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
 pub use visibility::{Counted, ListCall, WorkflowList};

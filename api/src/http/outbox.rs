@@ -4,14 +4,15 @@ use axum::extract::State;
 use axum::response::Response;
 use holdfast_client::wire::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Consistency, Deliveries, Extended, FailBody, HeartbeatBody,
-    PageCall, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
+    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
 use holdfast_machine::{ClaimToken, DispatchKey};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{ApiError, Handled, Success};
-use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::extract::{Body, Freshness, Guard, Params, Segment};
+use super::listings::page;
 use super::payload::{Given, raw};
 use crate::store::Store;
 
@@ -219,8 +220,7 @@ pub(crate) async fn retry(
 pub(crate) async fn stale(State(store): State<Store>, Params(params): Params<StaleParams>) -> Handled<StaleRows> {
     let StaleParams { older_than_ms, limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
-    Ok(Success(store.stale(older_than_ms, &page, mode).await?))
+    Ok(Success(store.stale(older_than_ms, &page(limit, cursor), mode).await?))
 }
 
 /// Puts rows right that have been claimed for long.

@@ -2,26 +2,16 @@
 
 use axum::extract::State;
 use holdfast_client::wire::{
-    Consistency, DeadLetterPage, FailureDelivered, FailureDeliveredBody, PageCall, RedriveBody, Redriven, StageBody,
-    StagedRows,
+    Consistency, DeadLetterPage, FailureDelivered, FailureDeliveredBody, RedriveBody, Redriven, StageBody, StagedRows,
 };
 use holdfast_machine::{DispatchKey, Namespace, WorkflowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Handled, Success};
-use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::extract::{Body, Freshness, Guard, Params, Segment};
+use super::listings::{ListingParams, page};
 use crate::store::Store;
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct DeadLetterParams {
-    limit: Option<u32>,
-    cursor: Option<String>,
-    consistency: Option<Consistency>,
-    min_index: Option<u64>,
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -63,18 +53,17 @@ pub(crate) async fn stage(
     get,
     path = "/workflows/{id}/dead-letters",
     tag = "outbox",
-    params(("id" = WorkflowId, Path), DeadLetterParams),
+    params(("id" = WorkflowId, Path), ListingParams),
     responses((status = 200, body = DeadLetterPage))
 )]
 pub(crate) async fn dead_letters(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
-    Params(params): Params<DeadLetterParams>,
+    Params(params): Params<ListingParams>,
 ) -> Handled<DeadLetterPage> {
-    let DeadLetterParams { limit, cursor, consistency, min_index } = params;
+    let ListingParams { limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
-    Ok(Success(store.dead_letters(&id, &page, mode).await?))
+    Ok(Success(store.dead_letters(&id, &page(limit, cursor), mode).await?))
 }
 
 /// Dead letters of a namespace, by workflow, then by ordinal.
@@ -91,8 +80,7 @@ pub(crate) async fn dead_letters_in(
 ) -> Handled<DeadLetterPage> {
     let NamespaceParams { namespace, limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
-    Ok(Success(store.dead_letters_in(&namespace, &page, mode).await?))
+    Ok(Success(store.dead_letters_in(&namespace, &page(limit, cursor), mode).await?))
 }
 
 /// Notes that a workflow has heard of a dead letter.

@@ -1,24 +1,15 @@
 //! Routes of timers.
 
 use axum::extract::State;
-use holdfast_client::wire::{Consistency, DueTimers, ExpiredCall, PageCall, RetiredTimer, Scheduled, TimerPage};
+use holdfast_client::wire::{Consistency, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
 use holdfast_machine::{Arming, Millis, NodeName, WorkflowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::{Handled, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::listings::{ListingParams, page};
 use crate::store::Store;
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TimerParams {
-    limit: Option<u32>,
-    cursor: Option<String>,
-    consistency: Option<Consistency>,
-    min_index: Option<u64>,
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -82,18 +73,17 @@ pub(crate) async fn retire_timer(
     get,
     path = "/workflows/{id}/timers",
     tag = "timers",
-    params(("id" = WorkflowId, Path), TimerParams),
+    params(("id" = WorkflowId, Path), ListingParams),
     responses((status = 200, body = TimerPage))
 )]
 pub(crate) async fn timers(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
-    Params(params): Params<TimerParams>,
+    Params(params): Params<ListingParams>,
 ) -> Handled<TimerPage> {
-    let TimerParams { limit, cursor, consistency, min_index } = params;
+    let ListingParams { limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
-    Ok(Success(store.timers(&id, &page, mode).await?))
+    Ok(Success(store.timers(&id, &page(limit, cursor), mode).await?))
 }
 
 /// Timers that are due and not retired, by time, then workflow, then name; may wait for the first one.

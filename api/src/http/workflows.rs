@@ -5,8 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use holdfast_client::wire::{
-    AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, PageCall, RearmBody, Runs, SettleBody,
-    WorkflowView,
+    AppendBody, CommitBody, Consistency, Deleted, HistoryPage, Keys, RearmBody, Runs, SettleBody, WorkflowView,
 };
 use holdfast_machine::{Committed, WorkflowId};
 use serde::Deserialize;
@@ -14,6 +13,7 @@ use utoipa::IntoParams;
 
 use super::error::{ApiError, Handled, Refusal, Success};
 use super::extract::{Body, Freshness, Guard, PAGE, Params, Segment};
+use super::listings::{ListingParams, page};
 use super::payload::{EventOf, raw};
 use crate::Answer;
 use crate::store::Store;
@@ -29,16 +29,6 @@ pub(crate) struct HistoryParams {
     /// How long to wait for the first of these events, in milliseconds
     #[serde(default)]
     wait_ms: u64,
-    consistency: Option<Consistency>,
-    min_index: Option<u64>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RunsParams {
-    limit: Option<u32>,
-    cursor: Option<String>,
     consistency: Option<Consistency>,
     min_index: Option<u64>,
 }
@@ -128,18 +118,17 @@ pub(crate) async fn event_payload(
     get,
     path = "/workflows/{id}/runs",
     tag = "workflows",
-    params(("id" = WorkflowId, Path), RunsParams),
+    params(("id" = WorkflowId, Path), ListingParams),
     responses((status = 200, body = Runs))
 )]
 pub(crate) async fn runs(
     State(store): State<Store>,
     Segment(id): Segment<WorkflowId>,
-    Params(params): Params<RunsParams>,
+    Params(params): Params<ListingParams>,
 ) -> Handled<Runs> {
-    let RunsParams { limit, cursor, consistency, min_index } = params;
+    let ListingParams { limit, cursor, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let page = PageCall { limit: limit.unwrap_or(PAGE), cursor };
-    Ok(Success(store.runs(&id, &page, mode).await?))
+    Ok(Success(store.runs(&id, &page(limit, cursor), mode).await?))
 }
 
 /// Appends events: all or nothing.

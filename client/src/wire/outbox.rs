@@ -197,10 +197,10 @@ pub struct Keys {
     pub keys: Vec<DispatchKey>,
 }
 
-/// A claimed row that may be stuck.
+/// A row as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct StaleRow {
+pub struct ListedRow {
     /// Its key.
     pub key: DispatchKey,
     /// The row.
@@ -212,7 +212,7 @@ pub struct StaleRow {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StaleRows {
     /// By time of claim, then key.
-    pub rows: Vec<StaleRow>,
+    pub rows: Vec<ListedRow>,
     /// Where the next page begins; null at the end.
     pub next_cursor: Option<String>,
 }

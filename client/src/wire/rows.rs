@@ -1,7 +1,9 @@
 //! Bodies of the routes that stage rows by themselves, and of those about dead letters.
 
-use holdfast_machine::{DispatchKey, Namespace, NewRow, Row, Staged};
+use holdfast_machine::{Namespace, NewRow, Staged};
 use serde::{Deserialize, Serialize};
+
+use super::ListedRow;
 
 /// Body of `POST /v1/workflows/{id}/stage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,22 +25,12 @@ pub struct StagedRows {
     pub staged: Vec<Staged>,
 }
 
-/// A row that is failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FailedRow {
-    /// Its key.
-    pub key: DispatchKey,
-    /// The row.
-    pub row: Row,
-}
-
 /// Answer of `GET /v1/workflows/{id}/dead-letters` and `GET /v1/outbox/dead-letters`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadLetterPage {
     /// By workflow, then by ordinal.
-    pub rows: Vec<FailedRow>,
+    pub rows: Vec<ListedRow>,
     /// Where the next page begins; null at the end.
     pub next_cursor: Option<String>,
 }

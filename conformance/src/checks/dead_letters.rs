@@ -1,7 +1,7 @@
 //! Dead letters: rows that nobody tries any more, until an operator puts them back.
 
 use anyhow::{Result, ensure};
-use holdfast_client::wire::{FailedRow, PageCall, RedriveMode};
+use holdfast_client::wire::{ListedRow, PageCall, RedriveMode};
 use holdfast_client::{ReadMode, Write};
 use holdfast_machine::{DispatchKey, EventKind, NewRow, Reject, RetryPolicy, RowStatus, WorkflowId, WorkflowStatus};
 
@@ -63,7 +63,7 @@ async fn in_a_namespace(trial: &Trial) -> Result<()> {
     let (second, first) = (bury(trial, "b", &[1]).await?, bury(trial, "a", &[2, 1]).await?);
     let namespace = trial.namespace()?;
     for limit in [1_000, 50] {
-        let listed: Vec<FailedRow> = all_pages(limit, |page| {
+        let listed: Vec<ListedRow> = all_pages(limit, |page| {
             let namespace = &namespace;
             async move {
                 let page = trial.store.dead_letters_in(namespace, &page, ReadMode::Linearizable).await?.value;

@@ -159,7 +159,7 @@ async fn stale_order(trial: &Trial) -> Result<()> {
     trial.claim(3).await?;
     let look = async || trial.store.stale(0, &PageCall::first(1_000), ReadMode::Linearizable).await;
     let rows = look().await?.value.rows;
-    let place = |stale: &holdfast_client::StaleRow| {
+    let place = |stale: &holdfast_client::ListedRow| {
         (stale.row.claim.as_ref().map(|claim| claim.claimed_at).unwrap_or_default(), stale.key.clone())
     };
     ensure!(rows.is_sorted_by_key(place), "not by time of claim and key: {rows:?}");
