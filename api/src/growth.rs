@@ -41,6 +41,16 @@ impl Growth {
         Waiter { growth: Arc::clone(self), workflow: workflow.clone(), grew: Arc::clone(&waiters.grew) }
     }
 
+    /// Wakes those for whom there may be something to see.
+    fn note(&self, effect: &Effect) {
+        match effect {
+            Effect::HistoryGrew { workflow, .. } => self.tell(workflow),
+            // A state that jumped to a snapshot says no more than this.
+            Effect::TopologyChanged => self.tell_everybody(),
+            _ => {}
+        }
+    }
+
     fn tell(&self, workflow: &WorkflowId) {
         if let Some(waiters) = self.0.lock().get(workflow) {
             waiters.grew.notify_waiters();
@@ -76,8 +86,7 @@ pub(crate) async fn watch_histories(store: Weak<Shared>, mut effects: Receiver<(
     let Some(growth) = store.upgrade().map(|shared| Arc::clone(&shared.growth)) else { return };
     loop {
         match effects.recv().await {
-            Ok((_, Effect::HistoryGrew { workflow, .. })) => growth.tell(&workflow),
-            Ok(_) => {}
+            Ok((_, effect)) => growth.note(&effect),
             Err(RecvError::Lagged(_)) => growth.tell_everybody(),
             Err(RecvError::Closed) => return,
         }
@@ -225,5 +234,30 @@ impl HeadWatcher {
             raft.view(|machine, _| machine.shard(shard).is_some_and(|entry| entry.owner == *owner))
         });
         owned && only.is_none_or(|only| only == shard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_waiter_is_woken_by_its_own_history_and_by_a_jump_of_the_state() {
+        let growth = Arc::new(Growth::default());
+        let workflow: WorkflowId = "w".parse().unwrap();
+        let waiter = growth.wait_for(&workflow);
+        let grew =
+            |workflow: &WorkflowId| Effect::HistoryGrew { workflow: workflow.clone(), shard: ShardId(0), head: 1 };
+        let woken_by = |effect: &Effect| {
+            let mut notified = pin!(waiter.grew.notified());
+            notified.as_mut().enable();
+            growth.note(effect);
+            notified.now_or_never().is_some()
+        };
+        assert!(woken_by(&grew(&workflow)));
+        assert!(!woken_by(&grew(&"another".parse().unwrap())));
+        assert!(woken_by(&Effect::TopologyChanged));
     }
 }

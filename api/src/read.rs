@@ -87,7 +87,7 @@ impl Store {
         }))
     }
 
-    /// One row, live or finished, with its input and the last heartbeat's details.
+    /// One row, live or finished, with its input and what its last heartbeat or failed attempt said.
     ///
     /// # Errors
     /// `row_not_found`.

@@ -326,14 +326,14 @@ impl Due {
             Effect::RowsDue { namespace, task_queue, .. } => {
                 self.pools.insert((namespace, task_queue));
             }
-            // The node's own claims may take the rows of a shard from now on.
-            Effect::ShardAcquired { .. } => self.everywhere = true,
+            // The node's own claims may take the rows of a shard from now on, and a state that jumped to a snapshot
+            // says no more than that the topology changed.
+            Effect::ShardAcquired { .. } | Effect::TopologyChanged => self.everywhere = true,
             Effect::RoomForClaims { namespace } => {
                 self.namespaces.insert(namespace);
             }
             Effect::ShardLost { .. }
             | Effect::HistoryGrew { .. }
-            | Effect::TopologyChanged
             | Effect::DeadLetter { .. }
             | Effect::TimersDue { .. } => {}
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// A URI for the kind of error: `urn:holdfast:error:` and the code.
+    /// Where the kind of error is explained, on any node: `/errors/` and the code.
     #[serde(rename = "type")]
     pub kind: String,
     /// The kind of error in a few words.

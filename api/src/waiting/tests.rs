@@ -129,3 +129,10 @@ fn log_time_is_guessed_from_the_wall_clock_and_what_entries_show() {
     assert_eq!(clock.now(Millis(120), Millis(115)), Millis(125));
     assert_eq!(clock.now(Millis(u64::MAX), Millis(0)), Millis(u64::MAX));
 }
+
+#[test]
+fn a_state_that_jumped_to_a_snapshot_is_looked_at_everywhere() {
+    let (_sender, mut effects) = tokio::sync::broadcast::channel(1);
+    let due = drain(Ok((1, Effect::TopologyChanged)), &mut effects).unwrap();
+    assert!(due.everywhere);
+}
