@@ -123,6 +123,8 @@ impl Apply<'_> {
             row.outcome_seq = self.get(&keys::outcome(&key.workflow, run, key.ordinal))?;
             row.failure_delivered = false;
         }
+        // If it dies again, its workflow has to hear of it again, unless the history says so already.
+        row.failure_delivered &= row.outcome_seq.is_some();
         row.status = RowStatus::Pending;
         row.visible_after = self.now();
         self.replace_row(key, &finished, row);
@@ -165,6 +167,7 @@ impl Apply<'_> {
 #[cfg(test)]
 mod tests {
     use crate::command::Command;
+    use crate::event::Effect;
     use crate::id::DispatchKey;
     use crate::outbox::{Row, RowStatus};
     use crate::reply::Reply;
@@ -197,6 +200,26 @@ mod tests {
         let reply = trial.ask(Command::Reconcile { older_than_ms: 0, limit: 9, excluded: Vec::new() });
         let settled = vec![id("order-1:1")];
         assert_eq!(reply, Ok(Reply::Reconciled { rearmed: Vec::new(), settled, unknown: Vec::new() }));
+    }
+
+    #[test]
+    fn a_dead_letter_that_is_rearmed_is_told_of_again() {
+        let mut trial = Trial::new();
+        trial.start("order-1", [1]);
+        trial.bury("order-1:1");
+        let key: DispatchKey = id("order-1:1");
+        trial.ask(Command::MarkFailureDelivered { key: key.clone() }).unwrap();
+        trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
+        assert!(!trial.row("order-1:1").unwrap().failure_delivered);
+        trial.lease(1, 1_000);
+        let retry = Command::Retry { key: key.clone(), token: None, delay_ms: 0 };
+        let effects = trial.apply(vec![retry.into()]).effects;
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::DeadLetter { .. })), "{effects:?}");
+        // One whose failure is in the history is not.
+        trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
+        trial.ask(Command::Fail { key, token: None, error: Default::default(), retryable: false }).unwrap();
+        trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
+        assert!(trial.row("order-1:1").unwrap().failure_delivered);
     }
 
     #[test]

@@ -250,7 +250,8 @@ impl Oracle {
             let row = match self.row(&key).cloned() {
                 None => fresh(new, run, self.namespace(workflow), self.now),
                 Some(mut row) => {
-                    row.failure_delivered &= row.run == run;
+                    let is_recorded = self.outcome(workflow, run, new.ordinal).is_some();
+                    row.failure_delivered &= row.run == run && is_recorded;
                     row.run = run;
                     to_pending(&mut row, self.now);
                     row
