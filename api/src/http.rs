@@ -21,6 +21,7 @@ mod rows;
 mod shards;
 mod swagger_ui;
 mod timers;
+mod unread;
 mod visibility;
 mod workflows;
 

@@ -117,6 +117,26 @@ async fn headers_that_make_no_sense_get_a_problem() {
     assert_problem("last-event-id", resumed, 400, "invalid_argument").await;
 }
 
+/// The server closes a connection with an unread body on it; a client that was not told would send its next call there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_will_be_closed_is_said_to_be() {
+    let served = serve().await;
+    let append = "/v1/workflows/w/append";
+    for (path, header, body, is_closed) in [
+        (append, ("content-type", "text/plain"), "{}", true),
+        (append, ("idempotency-key", ""), "{}", true),
+        ("/nowhere", ("content-type", JSON), "{}", true),
+        ("/nowhere", ("content-type", JSON), "", false),
+        (append, ("content-type", JSON), "{", false),
+        ("/v1/outbox/rows/w:1/redrive", ("content-type", JSON), "{}", false),
+    ] {
+        let response = send(&served, Method::POST, path, &[header], body).await;
+        assert!(response.status().is_client_error(), "{path} {body}");
+        let connection = response.headers().get("connection").map(|value| value.to_str().unwrap());
+        assert_eq!(connection, is_closed.then_some("close"), "{path} {header:?} {body}");
+    }
+}
+
 /// Only a JSON body makes a browser ask before it sends a call to another site.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_is_taken_without_json() {

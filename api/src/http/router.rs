@@ -32,7 +32,7 @@ use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
     answer, cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, timers,
-    visibility, workflows,
+    unread, visibility, workflows,
 };
 use crate::store::Store;
 
@@ -72,6 +72,7 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         // What it does not know is left as it is, for the handler's own refusal.
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
+        .layer(from_fn(unread::tell))
         // Never event streams, whose readers would wait for a full buffer; and nothing that fits in a packet anyway.
         .layer(CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(compressible()))
         // A refusal is told to its caller; to the log it is no failure of this node, so spans and `debug` are enough.
