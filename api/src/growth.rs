@@ -239,6 +239,8 @@ impl HeadWatcher {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use futures::FutureExt;
 
     use super::*;
