@@ -73,7 +73,7 @@ impl Store {
         let query = "rows by namespace";
         let after: Option<Namespace> = self.place(query, page)?;
         let look = |machine: &Machine| {
-            let counts = machine.namespace_counts_after(after.as_ref()).take(one_more(page));
+            let counts = machine.namespace_counts(after.as_ref()).take(one_more(page));
             counts.map(|(namespace, counts)| (namespace.clone(), counts)).collect::<Vec<_>>()
         };
         let Answer { index, value: mut found } = self.read(mode, |machine, _| Ok(look(machine))).await?;

@@ -144,13 +144,9 @@ impl Machine {
         RowCounts { pending: (self.rows.count() - claimed) as u64, claimed: claimed as u64 }
     }
 
-    /// Live rows by namespace, by its name. A namespace without live rows is not listed.
-    pub fn namespace_counts(&self) -> impl Iterator<Item = (&Namespace, RowCounts)> {
-        self.index.counts().all()
-    }
-
-    /// Those that come after a namespace.
-    pub fn namespace_counts_after(&self, after: Option<&Namespace>) -> impl Iterator<Item = (&Namespace, RowCounts)> {
+    /// Live rows by namespace, by its name, behind `after` if that is given. A namespace without live rows is not
+    /// listed.
+    pub fn namespace_counts(&self, after: Option<&Namespace>) -> impl Iterator<Item = (&Namespace, RowCounts)> {
         self.index.counts().after(after)
     }
 

@@ -58,12 +58,7 @@ impl<K: Ord + Clone> CountsBy<K> {
         self.0.is_empty()
     }
 
-    /// All keys that have live rows, in order.
-    pub fn all(&self) -> impl Iterator<Item = (&K, RowCounts)> {
-        self.after(None)
-    }
-
-    /// Those that come after a key.
+    /// The keys that have live rows, in order, behind `key` if that is given.
     pub fn after(&self, key: Option<&K>) -> impl Iterator<Item = (&K, RowCounts)> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         self.0.range((from, Bound::Unbounded)).map(|(key, counts)| (key, *counts))

@@ -355,6 +355,6 @@ mod tests {
         assert_eq!(index.claimed_until(None, Millis(3)).count(), 1);
         index.remove(&key, &claimed, Some(id("a")));
         assert!(index.leases.is_empty() && index.claimed.is_empty());
-        assert_eq!(index.counts.all().count(), 0);
+        assert_eq!(index.counts.after(None).count(), 0);
     }
 }

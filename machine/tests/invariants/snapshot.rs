@@ -98,7 +98,7 @@ impl Snapshot {
             live: machine.live_rows().map(|(key, _)| key.clone()).collect(),
             counts: machine.row_counts(),
             namespaces: machine.namespaces_after(None).map(|(name, state)| (name.clone(), state.clone())).collect(),
-            namespace_counts: machine.namespace_counts().map(|(name, counts)| (name.clone(), counts)).collect(),
+            namespace_counts: machine.namespace_counts(None).map(|(name, counts)| (name.clone(), counts)).collect(),
             next_lease_end: machine.next_lease_end(),
             claimed: machine.stale_rows(now, 0, None, usize::MAX).into_iter().map(|(key, _)| key).collect(),
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
