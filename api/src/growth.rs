@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use holdfast_client::wire::{DeadLetter, HeadGrew, HeadMessage, HeadScope};
-use holdfast_machine::{DispatchKey, Effect, HistoryEvent, ShardId, WorkflowId};
+use holdfast_machine::{DispatchKey, Effect, HistoryEvent, Namespace, ShardId, WorkflowId};
 use holdfast_raft::{FeedItem, Since, Subscription};
 use parking_lot::Mutex;
 use tokio::sync::broadcast::Receiver;
@@ -150,9 +150,9 @@ struct HeadWatcher {
     /// True while something may be missing that the subscriber has not been told of.
     resync: bool,
     /// What has grown and is not told yet.
-    heads: BTreeMap<WorkflowId, (ShardId, u64)>,
+    heads: BTreeMap<WorkflowId, HeadGrew>,
     /// What was given up and is not told yet.
-    dead_letters: BTreeMap<DispatchKey, ShardId>,
+    dead_letters: BTreeMap<DispatchKey, DeadLetter>,
 }
 
 impl HeadWatcher {
@@ -182,11 +182,11 @@ impl HeadWatcher {
                 let index = self.store.shared.raft.view(|machine, _| machine.applied());
                 return Some(HeadMessage::Resync { index });
             }
-            if let Some((workflow, (shard, head))) = self.heads.pop_first() {
-                return Some(HeadMessage::Grew(HeadGrew { workflow, shard, head }));
+            if let Some((_, grew)) = self.heads.pop_first() {
+                return Some(HeadMessage::Grew(grew));
             }
-            if let Some((key, shard)) = self.dead_letters.pop_first() {
-                return Some(HeadMessage::DeadLetter(DeadLetter { key, shard }));
+            if let Some((_, letter)) = self.dead_letters.pop_first() {
+                return Some(HeadMessage::DeadLetter(letter));
             }
             let effect = tokio::select! {
                 effect = self.effects.recv() => effect,
@@ -217,23 +217,25 @@ impl HeadWatcher {
 
     fn note(&mut self, effect: Effect) {
         match effect {
-            Effect::HistoryGrew { workflow, shard, head } if self.takes(shard) => {
-                self.heads.insert(workflow, (shard, head));
+            Effect::HistoryGrew { workflow, shard, head, namespace } if self.takes(shard, &namespace) => {
+                self.heads.insert(workflow.clone(), HeadGrew { workflow, shard, head, namespace });
             }
-            Effect::DeadLetter { key, shard } if self.takes(shard) => {
-                self.dead_letters.insert(key, shard);
+            Effect::DeadLetter { key, shard, namespace } if self.takes(shard, &namespace) => {
+                self.dead_letters.insert(key.clone(), DeadLetter { key, shard, namespace });
             }
             _ => {}
         }
     }
 
-    fn takes(&self, shard: ShardId) -> bool {
-        let HeadScope { shard: only, owner } = &self.scope;
-        let owned = owner.as_ref().is_none_or(|owner| {
+    fn takes(&self, shard: ShardId, namespace: &Namespace) -> bool {
+        let HeadScope { shard: only, owner, namespace: within } = &self.scope;
+        if only.is_some_and(|only| only != shard) || within.as_ref().is_some_and(|within| within != namespace) {
+            return false;
+        }
+        owner.as_ref().is_none_or(|owner| {
             let raft = &self.store.shared.raft;
             raft.view(|machine, _| machine.shard(shard).is_some_and(|entry| entry.owner == *owner))
-        });
-        owned && only.is_none_or(|only| only == shard)
+        })
     }
 }
 
@@ -250,8 +252,10 @@ mod tests {
         let growth = Arc::new(Growth::default());
         let workflow: WorkflowId = "w".parse().unwrap();
         let waiter = growth.wait_for(&workflow);
-        let grew =
-            |workflow: &WorkflowId| Effect::HistoryGrew { workflow: workflow.clone(), shard: ShardId(0), head: 1 };
+        let grew = |workflow: &WorkflowId| {
+            let (workflow, namespace) = (workflow.clone(), Namespace::default());
+            Effect::HistoryGrew { workflow, shard: ShardId(0), head: 1, namespace }
+        };
         let woken_by = |effect: &Effect| {
             let mut notified = pin!(waiter.grew.notified());
             notified.as_mut().enable();

@@ -107,8 +107,10 @@ impl Store {
                     shard: machine.shard_of(&workflow),
                     workflow,
                     head: state.head,
+                    namespace: state.namespace,
                     status: state.status,
                     run_id: state.run.run_id,
+                    workflow_type: state.run.workflow_type,
                 };
                 Ok((workflows.into_iter().map(head).collect::<Vec<_>>(), next))
             }

@@ -86,10 +86,11 @@ impl Store {
 
 fn due_timers(machine: &Machine, call: &ExpiredCall) -> DueTimers {
     let as_of = call.as_of.unwrap_or_else(|| machine.now());
-    let timers = machine.expired_timers(call.owner.as_ref(), as_of, call.limit as usize);
+    let (owner, namespace) = (call.owner.as_ref(), call.namespace.as_ref());
+    let timers = machine.expired_timers(owner, namespace, as_of, call.limit as usize);
     DueTimers {
         timers: timers.into_iter().map(|(workflow, arming)| DueTimer::new(workflow, arming)).collect(),
-        next_due: machine.next_timer_due(call.owner.as_ref(), as_of),
+        next_due: machine.next_timer_due(owner, as_of),
     }
 }
 

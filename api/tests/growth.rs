@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use holdfast_api::{HeadMessage, HeadScope, ReadMode, StoreError, Write};
 use holdfast_client::HeadStream;
-use holdfast_machine::{Commit, NewRow, NodeName, Payload, RetryPolicy, ShardId};
+use holdfast_machine::{Commit, Namespace, NewRow, NodeName, Payload, RetryPolicy, ShardId};
 use support::{DEADLINE, Served, claim, id, new_row, node, serve, signal, started};
 use tokio::time::timeout;
 
@@ -82,12 +82,16 @@ async fn a_stream_of_heads_is_about_its_scope() {
     append(&served, "w", 0).await;
     let shard = served.client.workflow(&id("w"), ReadMode::Linearizable).await.unwrap().value.shard;
     let nobody = NodeName::new("node-9").unwrap();
-    let scope = |shard, owner| HeadScope { shard, owner };
+    let scope = |shard, owner| HeadScope { shard, owner, namespace: None };
+    let elsewhere = HeadScope { namespace: Some(Namespace::new("elsewhere").unwrap()), ..HeadScope::default() };
+    let here = HeadScope { namespace: Some(Namespace::default()), ..HeadScope::default() };
     let mut streams = [
         served.client.watch_heads(scope(Some(shard), None)),
         served.client.watch_heads(scope(None, Some(node()))),
+        served.client.watch_heads(here),
         served.client.watch_heads(scope(Some(ShardId(shard.0 ^ 1)), None)),
         served.client.watch_heads(scope(None, Some(nobody))),
+        served.client.watch_heads(elsewhere),
     ];
     for stream in &mut streams {
         assert!(matches!(next(stream).await, HeadMessage::Resync { .. }));
@@ -95,9 +99,10 @@ async fn a_stream_of_heads_is_about_its_scope() {
     append(&served, "w", 1).await;
     assert_eq!(grew(&mut streams[0]).await, ("w".to_owned(), 2));
     assert_eq!(grew(&mut streams[1]).await, ("w".to_owned(), 2));
-    // Of the other shard and the other owner there is nothing to tell: the next thing told there is the end.
+    assert_eq!(grew(&mut streams[2]).await, ("w".to_owned(), 2));
+    // Of another shard, owner or namespace there is nothing to tell: the next thing told there is the end.
     served.store.close();
-    for stream in &mut streams[2..] {
+    for stream in &mut streams[3..] {
         assert!(timeout(DEADLINE, stream.next()).await.unwrap().unwrap().is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use holdfast_api::{DueTimers, ExpiredCall, PageCall, ReadMode, StoreError, Write};
 use holdfast_machine::{
     Arming, Commit, EventKind, Millis, NewEvent, Payload, Reject, Retirement, RowAction, RowStatus, TimerChange,
-    TimerId, Transition, WorkflowStatus,
+    TimerId, Transition, WorkflowStart, WorkflowStatus,
 };
 use support::{DEADLINE, Served, claim, id, node, reject, serve, signal, staged, started};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ fn arming(timer: &str, fire_at: u64, armed_seq: u64) -> Arming {
 }
 
 fn all(wait_ms: u64) -> ExpiredCall {
-    ExpiredCall { owner: None, as_of: None, limit: 100, wait_ms }
+    ExpiredCall { owner: None, namespace: None, as_of: None, limit: 100, wait_ms }
 }
 
 fn page(limit: u32, cursor: Option<String>) -> PageCall {
@@ -121,7 +121,7 @@ async fn an_owner_hears_of_its_own_shards_in_order() {
     }
     let of = async |owner: Option<&str>, as_of, limit| {
         let owner = owner.map(|owner| owner.parse().unwrap());
-        let call = ExpiredCall { owner, as_of, limit, wait_ms: 0 };
+        let call = ExpiredCall { owner, namespace: None, as_of, limit, wait_ms: 0 };
         served.client.expired_timers(call, ReadMode::Linearizable).await.unwrap().value
     };
     let mine = of(Some(node().as_str()), None, 100).await;
@@ -132,6 +132,22 @@ async fn an_owner_hears_of_its_own_shards_in_order() {
     assert_eq!((names(&early), early.next_due), (vec!["b/w@1".to_owned()], Some(Millis(5))));
     assert_eq!(of(None, Some(Millis(u64::MAX)), 2).await.timers.len(), 2);
     assert_eq!(of(None, Some(Millis(u64::MAX)), 1_000).await.timers.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_hears_of_its_own_namespace() {
+    let served = serve_started(&["w"]).await;
+    let start = WorkflowStart { namespace: "elsewhere".parse().unwrap(), ..started().start.unwrap() };
+    let opening = NewEvent { start: Some(start), ..started() };
+    served.store.append(&id("x"), 0, vec![opening], Write::default()).await.unwrap();
+    schedule(&served, "w", arming("t", 5, 1)).await;
+    let of = |namespace: &str, wait_ms| ExpiredCall { namespace: Some(namespace.parse().unwrap()), ..all(wait_ms) };
+    let here = served.client.expired_timers(of("default", 0), ReadMode::Linearizable).await.unwrap().value;
+    assert_eq!(names(&here), ["w/t@1"]);
+    // What is due elsewhere does not end the wait.
+    let call = waiting(&served, of("elsewhere", LONG_MS));
+    schedule(&served, "x", arming("u", 6, 1)).await;
+    assert_eq!(arrived(call).await, ["x/u@1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,8 +55,12 @@ impl Client {
 
     /// The heads of histories that grow, as they do.
     pub fn watch_heads(&self, scope: HeadScope) -> HeadStream {
-        let HeadScope { shard, owner } = scope;
-        let words = [("shard", shard.map(|shard| shard.to_string())), ("owner", owner.map(|owner| owner.to_string()))];
+        let HeadScope { shard, owner, namespace } = scope;
+        let words = [
+            ("shard", shard.map(|shard| shard.to_string())),
+            ("owner", owner.map(|owner| owner.to_string())),
+            ("namespace", namespace.map(|namespace| namespace.to_string())),
+        ];
         self.follow(with_words("/v1/heads/watch".to_owned(), &words, ReadMode::Linearizable), None)
     }
 

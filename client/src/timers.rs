@@ -34,9 +34,10 @@ impl Client {
 
     /// Timers that are due; waits for some up to `call.wait_ms`. A timer is returned until it is retired.
     pub async fn expired_timers(&self, call: ExpiredCall, mode: ReadMode) -> CallResult<DueTimers> {
-        let ExpiredCall { owner, as_of, limit, wait_ms } = call;
+        let ExpiredCall { owner, namespace, as_of, limit, wait_ms } = call;
         let words = [
             ("owner", owner.map(|owner| owner.to_string())),
+            ("namespace", namespace.map(|namespace| namespace.to_string())),
             ("as_of", as_of.map(|as_of| as_of.to_string())),
             ("limit", Some(limit.to_string())),
             ("wait_ms", Some(wait_ms.to_string())),

@@ -6,9 +6,10 @@ use std::fmt::Debug;
 use holdfast_client::wire::*;
 use holdfast_machine::{
     Arming, AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch,
-    EventKind, Evidence, Fence, Holder, ListedWorkflow, Millis, NamespaceSettings, NamespaceState, NewEvent, NewRow,
-    NodeName, Payload, Retirement, RetryPolicy, Returned, RowAction, RowStatus, Scope, ShardId, SortOrder, TimeRange,
-    TimerChange, Transition, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus, WorkflowType,
+    EventKind, Evidence, Fence, Holder, ListedWorkflow, Millis, Namespace, NamespaceSettings, NamespaceState, NewEvent,
+    NewRow, NodeName, Payload, Retirement, RetryPolicy, Returned, RowAction, RowStatus, Scope, ShardId, SortOrder,
+    TimeRange, TimerChange, Transition, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
+    WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -173,9 +174,14 @@ fn listings() {
     );
     let status = holdfast_machine::WorkflowStatus::Running;
     let (workflow, run_id) = ("w".parse().unwrap(), "run-1".parse().unwrap());
+    let namespace = Namespace::default();
+    let head = Head { workflow, shard: ShardId(2), head: 7, namespace, status, run_id, workflow_type: None };
     shape(
-        HeadPage { heads: vec![Head { workflow, shard: ShardId(2), head: 7, status, run_id }], next_cursor: None },
-        r#"{"heads":[{"workflow":"w","shard":2,"head":7,"status":"running","run_id":"run-1"}],"next_cursor":null}"#,
+        HeadPage { heads: vec![head], next_cursor: None },
+        concat!(
+            r#"{"heads":[{"workflow":"w","shard":2,"head":7,"namespace":"default","status":"running","#,
+            r#""run_id":"run-1","workflow_type":null}],"next_cursor":null}"#,
+        ),
     );
 }
 
@@ -271,12 +277,17 @@ fn events() {
 
 #[test]
 fn the_stream_of_heads_reads_back_what_it_says() {
-    let grew = HeadGrew { workflow: WorkflowId::new("w").unwrap(), shard: ShardId(3), head: 7 };
-    let letter = DeadLetter { key: "w:1".parse().unwrap(), shard: ShardId(3) };
+    let grew = HeadGrew {
+        workflow: WorkflowId::new("w").unwrap(),
+        shard: ShardId(3),
+        head: 7,
+        namespace: Namespace::default(),
+    };
+    let letter = DeadLetter { key: "w:1".parse().unwrap(), shard: ShardId(3), namespace: Namespace::default() };
     for (message, name, data) in [
         (HeadMessage::Resync { index: 12 }, "resync", r#"{"index":12}"#),
-        (HeadMessage::Grew(grew), "grew", r#"{"workflow":"w","shard":3,"head":7}"#),
-        (HeadMessage::DeadLetter(letter), "dead_letter", r#"{"key":"w:1","shard":3}"#),
+        (HeadMessage::Grew(grew), "grew", r#"{"workflow":"w","shard":3,"head":7,"namespace":"default"}"#),
+        (HeadMessage::DeadLetter(letter), "dead_letter", r#"{"key":"w:1","shard":3,"namespace":"default"}"#),
     ] {
         assert_eq!(message.encode().unwrap(), (name, data.to_owned()));
         assert_eq!(HeadMessage::decode(name, data).unwrap(), Some(message));

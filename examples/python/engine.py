@@ -213,22 +213,23 @@ class Engine:
         _forever(self._follow_heads)
 
     def _follow_heads(self) -> None:
-        for name, message in self.store.watch_heads():
+        for name, message in self.store.watch_heads(self.namespace):
             if name == "grew":
                 self.advance(message["workflow"])
             elif name == "dead_letter":
                 self.judge(message["key"])
             elif name == "resync":
                 for head in self.store.open_heads(min_index=message["index"]):
-                    self.advance(head["workflow"])
+                    if head["namespace"] == self.namespace:
+                        self.advance(head["workflow"])
                 for letter in self.store.dead_letters(self.namespace, min_index=message["index"]):
                     if not letter["row"]["failure_delivered"]:
                         self.judge(letter["key"])
 
     def _fire_timers(self) -> None:
-        due = self.store.expired_timers(TIMER_WAIT_MS)
+        due = self.store.expired_timers(self.namespace, TIMER_WAIT_MS)
         if due and not any([self.fire(arming) for arming in due]):
-            # None of them is for this engine to fire, so the next call would not wait.
+            # None of them is of a type that this engine knows, so the next call would not wait.
             time.sleep(1)
 
     def advance(self, workflow: str) -> None:

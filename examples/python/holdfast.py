@@ -90,12 +90,12 @@ class Holdfast:
         """Workflow, status and head of each history that has not ended, as of that log index or later."""
         return self._pages("/v1/heads", "heads", open="true", min_index=min_index)
 
-    def watch_heads(self) -> Iterator[tuple[str, Json]]:
-        """Each history that `grew`, and each row that became a `dead_letter`. First of all, and wherever something may
+    def watch_heads(self, namespace: str) -> Iterator[tuple[str, Json]]:
+        """Each history of a namespace that `grew`, and each row that became a `dead_letter`. First of all, and wherever something may
         be missing, `resync` with a log index: look at everything as of that index. Goes on for ever, on any node."""
         while True:
             try:
-                yield from self._stream("/v1/heads/watch")
+                yield from self._stream("/v1/heads/watch", namespace=namespace)
             except (requests.RequestException, HoldfastError) as error:
                 if isinstance(error, HoldfastError) and not error.is_retryable:
                     raise
@@ -138,9 +138,10 @@ class Holdfast:
 
     # Timers
 
-    def expired_timers(self, wait_ms: int) -> list[Json]:
-        """Timers that are due; waits for the first one."""
-        timers: list[Json] = self._get("/v1/timers/expired", wait_ms=wait_ms, limit=PAGE)["timers"]
+    def expired_timers(self, namespace: str, wait_ms: int) -> list[Json]:
+        """Timers of a namespace that are due; waits for the first one."""
+        params = {"namespace": namespace, "wait_ms": wait_ms, "limit": PAGE}
+        timers: list[Json] = self._get("/v1/timers/expired", **params)["timers"]
         return timers
 
     def timers(self, workflow: str) -> Iterator[Json]:
@@ -196,10 +197,10 @@ class Holdfast:
             self._prefer_another(node)
             time.sleep(pause)
 
-    def _stream(self, path: str) -> Iterator[tuple[str, Json]]:
+    def _stream(self, path: str, **params: Any) -> Iterator[tuple[str, Json]]:
         """Server-sent events: the name and the data of each."""
         url = self.urls[self._preferred] + path
-        with self._session().get(url, stream=True, timeout=(CONNECT_S, SILENCE_S)) as answer:
+        with self._session().get(url, params=params, stream=True, timeout=(CONNECT_S, SILENCE_S)) as answer:
             if not answer.ok:
                 raise _refusal(answer)
             name = ""

@@ -9,7 +9,7 @@ use crate::attributes::Attributes;
 use crate::command::Commit;
 use crate::event::Effect;
 use crate::history::{HistoryEvent, NewEvent, StoredEvent, Workflow};
-use crate::id::{DispatchKey, Millis, WorkflowId};
+use crate::id::{DispatchKey, Millis, Namespace, WorkflowId};
 use crate::keys;
 use crate::outbox::{NewRow, Row, RowStatus};
 use crate::projection::{Outcome, Projection, no_event, project};
@@ -118,16 +118,16 @@ impl Apply<'_> {
         self.tell_settled(&id, settled.len());
         let retirements = timers.into_iter().filter_map(|change| self.change_timer(&id, change)).collect();
         if grew {
-            self.announce(&id, head);
+            self.announce(&id, &namespace, head);
         }
         let transitions = self.statuses(&id, &transitions)?;
         Ok(Committed { head, duplicate: false, staged, settled, transitions, retirements })
     }
 
     /// Tells this node's engine that a history grew.
-    pub fn announce(&mut self, id: &WorkflowId, head: u64) {
-        let shard = self.state.shard_of(id);
-        self.effects.push(Effect::HistoryGrew { workflow: id.clone(), shard, head });
+    pub fn announce(&mut self, id: &WorkflowId, namespace: &Namespace, head: u64) {
+        let (workflow, shard, namespace) = (id.clone(), self.state.shard_of(id), namespace.clone());
+        self.effects.push(Effect::HistoryGrew { workflow, shard, head, namespace });
     }
 
     /// Writes an event; the caller keeps the head.
@@ -140,10 +140,10 @@ impl Apply<'_> {
     pub fn append_next(&mut self, id: &WorkflowId, mut workflow: Workflow, event: NewEvent) -> u64 {
         let was = (workflow.head > 0).then_some(workflow.status);
         workflow.head += 1;
-        let head = workflow.head;
+        let (head, namespace) = (workflow.head, workflow.namespace.clone());
         self.append(id, head, event, Some(NOTHING_BESIDES));
         self.put_workflow(id, was, workflow);
-        self.announce(id, head);
+        self.announce(id, &namespace, head);
         head
     }
 

@@ -199,6 +199,8 @@ pub enum Effect {
         shard: ShardId,
         /// Its last event's number.
         head: u64,
+        /// Its namespace.
+        namespace: Namespace,
     },
     /// Members, their liveness or the directory changed.
     TopologyChanged,
@@ -213,6 +215,8 @@ pub enum Effect {
         key: DispatchKey,
         /// Its shard.
         shard: ShardId,
+        /// Its namespace.
+        namespace: Namespace,
     },
     /// A namespace that was at its ceiling has room for claims.
     RoomForClaims {

@@ -300,7 +300,7 @@ impl Apply<'_> {
                 self.state.delete(keys::live_row(key));
             }
             if row.status == RowStatus::Failed && !row.failure_delivered {
-                self.effects.push(Effect::DeadLetter { key: key.clone(), shard });
+                self.effects.push(Effect::DeadLetter { key: key.clone(), shard, namespace: row.namespace.clone() });
             }
             self.state.put(keys::finished_row(key), &row);
             if row.status == RowStatus::Failed {
@@ -373,7 +373,7 @@ mod tests {
                 .map(|machine| machine.apply(index + 1 + step as u64, entry.clone(), &trial.archive).unwrap().effects);
             assert_eq!(effects, expected);
             let due = |machine: &Machine| {
-                (machine.expired_timers(None, Millis(9_999), 9), machine.next_timer_due(None, Millis(at)))
+                (machine.expired_timers(None, None, Millis(9_999), 9), machine.next_timer_due(None, Millis(at)))
             };
             assert_eq!(due(&loaded), due(&trial.machine));
             assert_eq!(loaded.state_hash(), trial.machine.state_hash());

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::archive::ArchiveResult;
 use crate::event::Effect;
 use crate::history::WorkflowStatus;
-use crate::id::{Millis, NodeName, ShardId, TimerId, WorkflowId};
+use crate::id::{Millis, Namespace, NodeName, ShardId, TimerId, WorkflowId};
 use crate::keys;
 use crate::reject::Reject;
 use crate::reply::Reply;
@@ -166,10 +166,20 @@ impl Apply<'_> {
 
 impl Machine {
     /// Up to `limit` timers that are due at `as_of`, by time, then workflow, then name. With an `owner` only
-    /// those of the shards that it owns. Timers of paused workflows are held and not among them.
-    pub fn expired_timers(&self, owner: Option<&NodeName>, as_of: Millis, limit: usize) -> Vec<(WorkflowId, Arming)> {
+    /// those of the shards that it owns, with a `namespace` only those of its workflows. Timers of paused workflows are
+    /// held and not among them.
+    pub fn expired_timers(
+        &self,
+        owner: Option<&NodeName>,
+        namespace: Option<&Namespace>,
+        as_of: Millis,
+        limit: usize,
+    ) -> Vec<(WorkflowId, Arming)> {
         let shards = self.shards_of(owner);
-        let timers = self.timers.expired(shards.as_ref(), as_of).take(limit);
+        // Timers are of open workflows, and those are in memory.
+        let is_of = |workflow: &WorkflowId| self.open.get(workflow).map(|workflow| &workflow.namespace) == namespace;
+        let timers = self.timers.expired(shards.as_ref(), as_of);
+        let timers = timers.filter(|(_, workflow, _)| namespace.is_none() || is_of(workflow)).take(limit);
         let arming = |workflow: &WorkflowId, timer: &TimerId| {
             Some((workflow.clone(), Arming::of(timer, self.timers.get(workflow, timer)?)))
         };
@@ -246,7 +256,7 @@ mod tests {
         let expected_epoch = crate::Epoch(1);
         let adopt = Command::Adopt { shard: ShardId(0), from: id("a"), by: id("c"), expected_epoch };
         assert_eq!(due(&mut trial, adopt), [ShardId(0)]);
-        let of = |owner: &str| trial.machine.expired_timers(Some(&id(owner)), Millis(1_000), 9).len();
+        let of = |owner: &str| trial.machine.expired_timers(Some(&id(owner)), None, Millis(1_000), 9).len();
         assert_eq!((of("a"), of("c")), (0, 1));
     }
 
@@ -259,7 +269,7 @@ mod tests {
         trial.append("order-1", NewEvent::of(EventKind::WorkflowCancelled)).unwrap();
         assert_eq!(trial.machine.timers_of(&id("order-1"), None, 9), []);
         trial.append("order-1", NewEvent::of(EventKind::WorkflowReopened)).unwrap();
-        assert_eq!(trial.machine.expired_timers(None, Millis(u64::MAX), 9), []);
+        assert_eq!(trial.machine.expired_timers(None, None, Millis(u64::MAX), 9), []);
     }
 
     #[test]

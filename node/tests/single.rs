@@ -164,7 +164,8 @@ async fn timers_fall_due_although_nobody_writes_and_cost_nothing_while_they_are_
     schedule("far", 3_600_000).await;
     stays(last()).await;
     schedule("soon", 60).await;
-    let call = ExpiredCall { owner: Some(node.name().clone()), as_of: None, limit: 10, wait_ms: 60_000 };
+    let call =
+        ExpiredCall { owner: Some(node.name().clone()), namespace: None, as_of: None, limit: 10, wait_ms: 60_000 };
     let due = within("a timer", store.expired_timers(call, ReadMode::Linearizable)).await.unwrap().value;
     assert_eq!(due.timers.iter().map(|due| due.timer.as_str()).collect::<Vec<_>>(), ["soon"]);
     // It stays armed and is no reason for another entry.

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use holdfast_client::wire::{Consistency, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
-use holdfast_machine::{Arming, Millis, NodeName, WorkflowId};
+use holdfast_machine::{Arming, Millis, Namespace, NodeName, WorkflowId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -17,6 +17,8 @@ use crate::store::Store;
 pub(crate) struct ExpiredParams {
     /// Only timers of the shards that this node owns
     owner: Option<NodeName>,
+    /// Only timers of workflows of this namespace
+    namespace: Option<Namespace>,
     /// Timers that are due at this time, in unix milliseconds; log time if nothing is said
     as_of: Option<Millis>,
     limit: Option<u32>,
@@ -98,8 +100,8 @@ pub(crate) async fn expired_timers(
     State(store): State<Store>,
     Params(params): Params<ExpiredParams>,
 ) -> Handled<DueTimers> {
-    let ExpiredParams { owner, as_of, limit, wait_ms, consistency, min_index } = params;
+    let ExpiredParams { owner, namespace, as_of, limit, wait_ms, consistency, min_index } = params;
     let mode = Freshness { consistency, min_index }.mode()?;
-    let call = ExpiredCall { owner, as_of, limit: limit.unwrap_or(PAGE), wait_ms };
+    let call = ExpiredCall { owner, namespace, as_of, limit: limit.unwrap_or(PAGE), wait_ms };
     Ok(Success(store.expired_timers(call, mode).await?))
 }

@@ -1,6 +1,6 @@
 //! The stream of heads: which histories grow, and which rows are given up.
 
-use holdfast_machine::{DispatchKey, NodeName, ShardId, WorkflowId};
+use holdfast_machine::{DispatchKey, Namespace, NodeName, ShardId, WorkflowId};
 use serde::{Deserialize, Serialize};
 
 /// Which histories a stream of heads is about. By default all.
@@ -14,6 +14,9 @@ pub struct HeadScope {
     /// Only those of the shards that this node owns at the time.
     #[serde(default)]
     pub owner: Option<NodeName>,
+    /// Only those of this namespace.
+    #[serde(default)]
+    pub namespace: Option<Namespace>,
 }
 
 /// One message of the stream of heads.
@@ -42,6 +45,8 @@ pub struct HeadGrew {
     pub shard: ShardId,
     /// Its last event's number.
     pub head: u64,
+    /// Its namespace.
+    pub namespace: Namespace,
 }
 
 /// The data of a `dead_letter` message.
@@ -52,6 +57,8 @@ pub struct DeadLetter {
     pub key: DispatchKey,
     /// Its shard.
     pub shard: ShardId,
+    /// Its namespace.
+    pub namespace: Namespace,
 }
 
 /// The data of a `resync` message.

@@ -1,7 +1,7 @@
 //! Answers of the listings that an engine reads right after a start or an adoption.
 
 use holdfast_machine::{
-    ActivityType, Millis, Namespace, NodeName, RunId, ShardId, TaskQueue, WorkflowId, WorkflowStatus,
+    ActivityType, Millis, Namespace, NodeName, RunId, ShardId, TaskQueue, WorkflowId, WorkflowStatus, WorkflowType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,10 +89,14 @@ pub struct Head {
     pub shard: ShardId,
     /// Its last event's number.
     pub head: u64,
+    /// Its namespace.
+    pub namespace: Namespace,
     /// Its status.
     pub status: WorkflowStatus,
     /// The run that is open, or was open last.
     pub run_id: RunId,
+    /// The type of that run; null if it was not opened with WorkflowStarted.
+    pub workflow_type: Option<WorkflowType>,
 }
 
 /// Answer of `GET /v1/heads`.

@@ -1,6 +1,6 @@
 //! Bodies of the timer routes.
 
-use holdfast_machine::{Arming, Millis, NodeName, Retirement, TimerId, WorkflowId};
+use holdfast_machine::{Arming, Millis, Namespace, NodeName, Retirement, TimerId, WorkflowId};
 use serde::{Deserialize, Serialize};
 
 /// Which timers to wait for. The parameters of `GET /v1/timers/expired`.
@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct ExpiredCall {
     /// Only timers of the shards that this node owns.
     pub owner: Option<NodeName>,
+    /// Only timers of workflows of this namespace.
+    pub namespace: Option<Namespace>,
     /// Timers that are due at this time; log time if none is given.
     pub as_of: Option<Millis>,
     /// Most timers to return; at least 1.
@@ -49,7 +51,7 @@ impl DueTimer {
 pub struct DueTimers {
     /// By time, then workflow, then name.
     pub timers: Vec<DueTimer>,
-    /// When the next one after that time is due, as far as is known; none if nothing else is armed.
+    /// When the next one after that time is due, in any namespace; none if nothing else is armed.
     pub next_due: Option<Millis>,
 }
 

@@ -48,7 +48,7 @@ async fn armed_now(trial: &Trial, workflow: &WorkflowId) -> Result<Vec<Arming>> 
 }
 
 fn expired(limit: u32) -> ExpiredCall {
-    ExpiredCall { owner: None, as_of: None, limit, wait_ms: 0 }
+    ExpiredCall { owner: None, namespace: None, as_of: None, limit, wait_ms: 0 }
 }
 
 /// The timers of these workflows that are due, in order.

@@ -69,7 +69,7 @@ impl Player {
                 let owner: Option<NodeName> = value("owner=").map(|owner| owner.parse().unwrap());
                 let as_of = value("as_of=").map_or(self.machine.now(), |at| Millis(at.parse().unwrap()));
                 let limit = value("limit=").map_or(100, |limit| limit.parse().unwrap());
-                let timers = self.machine.expired_timers(owner.as_ref(), as_of, limit);
+                let timers = self.machine.expired_timers(owner.as_ref(), None, as_of, limit);
                 out.extend(timers.iter().map(|(workflow, arming)| show::timer(workflow, arming)));
                 let next = self.machine.next_timer_due(owner.as_ref(), as_of);
                 out.push(format!("next due {}", next.map_or("never".to_owned(), |at| at.to_string())));

@@ -255,7 +255,7 @@ fn timers(machine: &Machine, workflows: &[WorkflowId]) -> Vec<(WorkflowId, Armin
 
 fn due_timers(machine: &Machine) -> Vec<DueTimers> {
     let due = |owner: Option<NodeName>| DueTimers {
-        timers: machine.expired_timers(owner.as_ref(), Millis(u64::MAX), usize::MAX),
+        timers: machine.expired_timers(owner.as_ref(), None, Millis(u64::MAX), usize::MAX),
         next: machine.next_timer_due(owner.as_ref(), machine.now()),
         owner,
     };

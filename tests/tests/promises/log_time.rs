@@ -60,7 +60,7 @@ async fn leases_and_due_times_survive_clocks_that_jump() -> Result<()> {
     bare.ask(right, Command::Commit(Commit { timers, ..work::opening(&id, rows)? })).await?;
     let due = |node| {
         let handle = bare.handle(node)?;
-        anyhow::Ok(handle.view(|machine, _| machine.expired_timers(None, machine.now(), 10)))
+        anyhow::Ok(handle.view(|machine, _| machine.expired_timers(None, None, machine.now(), 10)))
     };
     let held = claim(&bare, right, MINUTE).await?;
     ensure!(held.len() == 1 && held[0].key == work::key(&id, 1), "{held:?}");

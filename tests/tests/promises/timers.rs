@@ -12,7 +12,7 @@ use holdfast_tests::work;
 async fn fires(cluster: &Cluster, node: usize) -> Result<Vec<DueTimer>> {
     let owner = Some(cluster.nodes[node].name.clone());
     let wait_ms = u64::try_from(LONG.as_millis())?;
-    let call = ExpiredCall { owner, as_of: None, limit: 10, wait_ms };
+    let call = ExpiredCall { owner, namespace: None, as_of: None, limit: 10, wait_ms };
     Ok(cluster.client(node).expired_timers(call, ReadMode::Stale).await?.value.timers)
 }
 
@@ -71,7 +71,7 @@ async fn a_timer_of_a_killed_owner_fires_on_the_adopter_and_once_retired_stays_a
         .value
         .timers;
     ensure!(left == [far.clone()], "{left:?}");
-    let call = ExpiredCall { owner: None, as_of: None, limit: 10, wait_ms: 0 };
+    let call = ExpiredCall { owner: None, namespace: None, as_of: None, limit: 10, wait_ms: 0 };
     let due = cluster.client(owner).expired_timers(call, ReadMode::Linearizable).await?.value;
     ensure!(due.timers.is_empty() && due.next_due == Some(far.fire_at), "{due:?}");
     cluster.finish().await
