@@ -8,6 +8,7 @@
 //! the reply leaves its rows to the end of their lease, or to a reconciliation; a retry under the same
 //! idempotency key gets them back before.
 
+use std::slice::Iter;
 use std::time::Duration;
 
 use holdfast_client::wire::{ClaimCall, ClaimHolder, Delivery};
@@ -21,8 +22,10 @@ use crate::store::{Store, StoreResult};
 use crate::waiting::{Seat, Want};
 use crate::{Answer, ReadMode, Write};
 
-/// Rows whose inputs are read under one look at the state, so that apply does not wait for long.
+/// Rows, and about how many bytes of their inputs, that are read under one look at the state, so that apply does not
+/// wait for long.
 const ROWS_PER_LOOK: usize = 64;
+const INPUT_BYTES_PER_LOOK: usize = 4 * 1024 * 1024;
 
 impl Store {
     /// Takes due rows, oldest first; waits for some up to `call.wait_ms`, capped by
@@ -134,11 +137,9 @@ impl Attempt<'_> {
     async fn deliveries(&self, taken: Answer<Vec<Claimed>>) -> StoreResult<Vec<Delivery>> {
         let Answer { index, value } = taken;
         let mut deliveries = Vec::with_capacity(value.len());
-        for claims in value.chunks(ROWS_PER_LOOK) {
-            let found = self.store.shared.raft.view(|machine, archive| {
-                let each = claims.iter().map(|claimed| delivery(machine, archive, claimed));
-                each.filter_map(Result::transpose).collect::<ArchiveResult<Vec<Delivery>>>()
-            });
+        let mut left = value.iter();
+        while left.len() > 0 {
+            let found = self.store.shared.raft.view(|machine, archive| look_at_some(&mut left, machine, archive));
             deliveries.extend(found?);
         }
         Ok(Answer { index, value: deliveries })
@@ -148,6 +149,24 @@ impl Attempt<'_> {
         let index = self.store.shared.raft.view(|machine, _| machine.applied());
         Answer { index, value: Vec::new() }
     }
+}
+
+/// What one look at the state takes of these rows.
+fn look_at_some(
+    left: &mut Iter<'_, Claimed>,
+    machine: &Machine,
+    archive: &dyn Archive,
+) -> ArchiveResult<Vec<Delivery>> {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    for claimed in left.take(ROWS_PER_LOOK) {
+        let Some(delivery) = delivery(machine, archive, claimed)? else { continue };
+        bytes += delivery.input.data.len();
+        found.push(delivery);
+        if bytes >= INPUT_BYTES_PER_LOOK {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// What the executor of a claimed row needs; none if the row has been removed since.

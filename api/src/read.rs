@@ -16,8 +16,10 @@ use crate::{Answer, ReadMode};
 
 /// A page of history ends early once its payloads have this many bytes.
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
-/// Events that are read under one look at the state, so that apply does not wait for long.
+/// Most events that are read under one look at the state, so that apply does not wait for long; the first look, and
+/// those among large payloads, take fewer.
 const EVENTS_PER_LOOK: usize = 64;
+const LARGE_EVENTS_PER_LOOK: usize = 4;
 /// A node that is further behind than this, in log entries, is not ready.
 const READY_LAG_MAX: u64 = 1_000;
 
@@ -54,18 +56,21 @@ impl Store {
         mode: ReadMode,
     ) -> StoreResult<Vec<HistoryEvent>> {
         self.limits().check_page(limit)?;
-        let mut next = from_seq.max(1);
-        let look = |next, limit: usize| {
-            let limit = limit.min(EVENTS_PER_LOOK);
-            move |machine: &Machine, archive: &dyn Archive| machine.history(archive, workflow, next, limit)
+        let first = from_seq.max(1);
+        let look = |behind: usize, most: usize| {
+            let (next, most) = (first.saturating_add(behind as u64), most.min(limit as usize - behind));
+            move |machine: &Machine, archive: &dyn Archive| machine.history(archive, workflow, next, most)
         };
-        let Answer { index, mut value } = self.read(mode, look(next, limit as usize)).await?;
-        let mut last_look = value.len();
+        let mut most = LARGE_EVENTS_PER_LOOK;
+        let Answer { index, mut value } = self.read(mode, look(0, most)).await?;
+        let (mut last_look, mut bytes) = (value.len(), bytes_in(&value));
         // A history only grows at its end, so what is read in pieces is what one look would have shown.
-        while last_look == EVENTS_PER_LOOK && value.len() < limit as usize && bytes_in(&value) < PAGE_BYTES {
-            next += EVENTS_PER_LOOK as u64;
-            let more = self.shared.raft.view(look(next, limit as usize - value.len()))?;
+        while last_look == most && value.len() < limit as usize && bytes < PAGE_BYTES {
+            let are_large = bytes / value.len() > PAGE_BYTES / EVENTS_PER_LOOK;
+            most = if are_large { LARGE_EVENTS_PER_LOOK } else { (2 * most).min(EVENTS_PER_LOOK) };
+            let more = self.shared.raft.view(look(value.len(), most))?;
             last_look = more.len();
+            bytes += bytes_in(&more);
             value.extend(more);
         }
         Ok(Answer { index, value })

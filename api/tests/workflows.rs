@@ -112,6 +112,25 @@ async fn a_commit_over_a_limit_costs_nothing() {
 }
 
 /// Case 23: odd ids and ordinals read back as they were.
+/// No page of a history is much larger than 8 MiB, however many events it may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_large_events_is_short() {
+    let served = serve().await;
+    let (store, order) = (&served.store, id("order-1"));
+    let large = || NewEvent::of(EventKind::SignalReceived).with(Payload::octets(vec![7; 1 << 20]));
+    for expected_seq in [0, 8] {
+        let events = (0..8).map(|_| large()).collect();
+        store.append(&order, expected_seq, events, Write::default()).await.unwrap();
+    }
+    let mut read: Vec<u64> = Vec::new();
+    for _ in 0..2 {
+        let page = store.history(&order, read.len() as u64 + 1, 100, ReadMode::Linearizable).await.unwrap().value;
+        assert_eq!(page.len(), 8);
+        read.extend(page.iter().map(|event| event.seq));
+    }
+    assert_eq!(read, (1..=16).collect::<Vec<_>>());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_ids_read_back_as_they_were() {
     let served = serve().await;
