@@ -79,7 +79,7 @@ impl<'a> Apply<'a> {
     fn request(&mut self, request: Request) -> ArchiveResult<Result<Reply, Reject>> {
         let Request { idempotency_key, fence, command } = request;
         let Some(key) = idempotency_key else { return self.fenced(fence, command) };
-        let asked = dedup::fingerprint(&command, fence.as_ref());
+        let asked = dedup::fingerprint(&command);
         if let Some(reply) = self.recall(&key, asked)? {
             return Ok(reply);
         }

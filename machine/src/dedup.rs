@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::archive::ArchiveResult;
-use crate::command::{Command, Fence};
+use crate::command::Command;
 use crate::id::{IdempotencyKey, Millis};
 use crate::keys;
 use crate::limits::{REPLIES_FORGOTTEN_PER_ENTRY_MAX, REPLIES_REMEMBERED_MAX, REPLY_REMEMBERED_MS};
@@ -21,15 +21,16 @@ use crate::state::Apply;
 pub(crate) struct Remembered {
     /// Log time of the first call.
     pub at: Millis,
-    /// A hash of the command and its fence.
+    /// A hash of the command.
     pub request: u128,
     /// The first reply.
     pub reply: Result<Reply, Reject>,
 }
 
-/// A fingerprint of what was asked, to tell a retry from another request under the same key.
-pub(crate) fn fingerprint(command: &Command, fence: Option<&Fence>) -> u128 {
-    xxh3_128(&keys::encode(&(command, fence)))
+/// A fingerprint of what was asked, to tell a retry from another request under the same key. The fence is no part of
+/// it: an engine whose reply was lost with its node sends its retry under the epoch of the adopter.
+pub(crate) fn fingerprint(command: &Command) -> u128 {
+    xxh3_128(&keys::encode(command))
 }
 
 impl Apply<'_> {
@@ -72,7 +73,8 @@ impl Apply<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Request;
+    use crate::command::{Fence, Request};
+    use crate::id::{Epoch, ShardId};
     use crate::trial::{Trial, id};
 
     fn keyed(number: usize) -> Request {
@@ -121,7 +123,7 @@ mod tests {
         // An engine that was not the owner learns the epoch and asks again under its key.
         assert_eq!(code(&trial.apply(vec![settle(7)]).replies[0]), Some("not_owner"));
         assert_eq!(code(&trial.apply(vec![settle(1)]).replies[0]), None);
-        assert_eq!(code(&trial.apply(vec![settle(7)]).replies[0]), Some("idempotency_conflict"));
+        assert_eq!(code(&trial.apply(vec![settle(7)]).replies[0]), None, "the first reply, whatever the fence");
         let boot = || Request {
             idempotency_key: Some(id("b")),
             fence: None,
@@ -151,5 +153,20 @@ mod tests {
         let other = Request { command: Command::Create { shard_count: 2 }, ..keyed(1) };
         assert_eq!(trial.apply(vec![other]).replies, [Err(Reject::IdempotencyConflict)]);
         assert_eq!(trial.apply(vec![keyed(1)]).replies, first, "a conflict does not take its place");
+    }
+
+    #[test]
+    fn a_retry_under_another_epoch_gets_the_first_reply() {
+        let mut trial = Trial::new();
+        let settle = |owner: &str, epoch| Request {
+            idempotency_key: Some(id("k")),
+            fence: Some(Fence { owner: id(owner), epoch: Epoch(epoch) }),
+            command: Command::Settle { workflow: id("order-1") },
+        };
+        let first = trial.apply(vec![settle("a", 1)]).replies;
+        assert!(first[0].is_ok(), "{first:?}");
+        let transfer = Command::Transfer { shard: ShardId(0), to: id("c"), expected_epoch: Epoch(1) };
+        trial.ask(transfer).unwrap();
+        assert_eq!(trial.apply(vec![settle("c", 2)]).replies, first);
     }
 }

@@ -16,7 +16,7 @@ const REMEMBERED_MS: u64 = 600_000;
 pub struct Remembered {
     pub key: IdempotencyKey,
     pub at: Millis,
-    pub asked: (Option<Fence>, Command),
+    pub asked: Command,
     pub reply: Answer,
 }
 
@@ -66,14 +66,19 @@ impl Oracle {
     }
 
     fn request(&mut self, request: &Request) -> Answer {
-        let asked = (request.fence.clone(), request.command.clone());
-        let Some(key) = &request.idempotency_key else { return self.fenced(&asked.0, &asked.1) };
+        let Request { idempotency_key, fence, command } = request;
+        let Some(key) = idempotency_key else { return self.fenced(fence, command) };
         if let Some(known) = self.remembered.iter().find(|known| known.key == *key) {
-            return if known.asked == asked { known.reply.clone() } else { Err(Reject::IdempotencyConflict) };
+            return if known.asked == *command { known.reply.clone() } else { Err(Reject::IdempotencyConflict) };
         }
-        let reply = self.fenced(&asked.0, &asked.1);
+        let reply = self.fenced(fence, command);
         if !may_be_better_later(&reply) {
-            self.remembered.push(Remembered { key: key.clone(), at: self.now, asked, reply: reply.clone() });
+            self.remembered.push(Remembered {
+                key: key.clone(),
+                at: self.now,
+                asked: command.clone(),
+                reply: reply.clone(),
+            });
         }
         reply
     }
