@@ -99,8 +99,8 @@ async fn remembered_fences(trial: &Trial) -> Result<()> {
         let write = Write { fence, idempotency_key: Some(key.clone()) };
         trial.store.append(&workflow, 1, vec![note("x")], write).await
     };
-    let first = append(Some(right)).await?;
-    same("the same call without the fence", append(None).await?, first)
+    let first = append(Some(right)).await?.value;
+    same("the same call without the fence", append(None).await?.value, first)
 }
 
 async fn alive(trial: &Trial) -> Result<()> {
