@@ -103,7 +103,8 @@ fn reject_status(reject: &Reject) -> u16 {
         Reject::RowNotFound { .. }
         | Reject::NoSuchShard { .. }
         | Reject::WorkflowNotFound { .. }
-        | Reject::NamespaceNotFound { .. } => 404,
+        | Reject::NamespaceNotFound { .. }
+        | Reject::SessionNotFound { .. } => 404,
         Reject::LimitExceeded { .. } => 413,
         Reject::BeingRemoved { .. } => 503,
         Reject::SequenceConflict { .. }
@@ -119,7 +120,8 @@ fn reject_status(reject: &Reject) -> u16 {
         | Reject::WorkflowOpen { .. }
         | Reject::NotDeadLetter { .. }
         | Reject::AlreadyJudged { .. }
-        | Reject::NamespaceDeprecated { .. } => 409,
+        | Reject::NamespaceDeprecated { .. }
+        | Reject::SessionMoved { .. } => 409,
     }
 }
 
@@ -177,6 +179,8 @@ mod tests {
             (open, "workflow_open", 409),
             (Reject::NamespaceNotFound { namespace: "acme".parse().unwrap() }, "namespace_not_found", 404),
             (Reject::NamespaceDeprecated { namespace: "acme".parse().unwrap() }, "namespace_deprecated", 409),
+            (Reject::SessionNotFound { session: "s".parse().unwrap() }, "session_not_found", 404),
+            (Reject::SessionMoved { session: "s".parse().unwrap() }, "session_moved", 409),
         ];
         for (reject, code, status) in refusals {
             let error = StoreError::from(reject);

@@ -45,6 +45,7 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::PutNamespace { .. } => "put_namespace",
         Command::Purge { .. } => "purge",
         Command::Delete { .. } => "delete",
+        Command::Session { .. } => "session",
     }
 }
 

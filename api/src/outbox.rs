@@ -53,7 +53,7 @@ impl Store {
         retryable: bool,
         write: Write,
     ) -> StoreResult<Option<Returned>> {
-        let command = Command::Fail { key: key.clone(), token, error, retryable };
+        let command = Command::Fail { key: key.clone(), token, error, error_type: None, retryable };
         returned(self.propose(command, write).await?, "fail")
     }
 

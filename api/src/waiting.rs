@@ -334,6 +334,8 @@ impl Due {
             }
             Effect::ShardLost { .. }
             | Effect::HistoryGrew { .. }
+            | Effect::RowsGiven { .. }
+            | Effect::SessionChanged { .. }
             | Effect::DeadLetter { .. }
             | Effect::TimersDue { .. } => {}
         }

@@ -114,6 +114,8 @@ mod tests {
             Reject::BeingRemoved { workflow: WorkflowId::new("w").unwrap() },
             Reject::NamespaceNotFound { namespace: "acme".parse().unwrap() },
             Reject::NamespaceDeprecated { namespace: "acme".parse().unwrap() },
+            Reject::SessionNotFound { session: "s".parse().unwrap() },
+            Reject::SessionMoved { session: "s".parse().unwrap() },
             Reject::WorkflowEnded { workflow: WorkflowId::new("w").unwrap(), status: WorkflowStatus::TimedOut },
         ]
     }

@@ -12,6 +12,7 @@ mod listings;
 mod namespaces;
 mod outbox;
 mod rows;
+mod sessions;
 mod timers;
 mod visibility;
 mod workflows;
@@ -34,6 +35,9 @@ pub use outbox::{
 };
 pub use rows::{
     DeadLetterPage, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody, StagedRows,
+};
+pub use sessions::{
+    Ended, HeldRow, NodeMessage, SessionPage, SessionView, SessionWithRows, WithdrawnRow, WorkerMessage,
 };
 pub use timers::{DueTimer, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
 pub use visibility::{Counted, ListCall, WorkflowList};

@@ -37,6 +37,7 @@ fn a_commit() {
         input: Payload::text("in"),
         visible_after: Millis(5),
         retry: RetryPolicy::default(),
+        timeouts: Default::default(),
     };
     let (settle, transitions, timers) = (vec![9], Vec::new(), Vec::new());
     let body = CommitBody { expected_seq: 3, events: vec![event], rows: vec![row], settle, transitions, timers };
@@ -48,7 +49,9 @@ fn a_commit() {
             r#""payload":{"content_type":"application/json","json":[1,2]}}],"#,
             r#""rows":[{"ordinal":1,"task_queue":"default","node":null,"activity_type":"charge","#,
             r#""input":{"content_type":"text/plain","text":"in"},"visible_after":5,"#,
-            r#""retry":{"initial_ms":1000,"multiplier_percent":200,"maximum_ms":60000,"deliveries_max":10}}],"#,
+            r#""retry":{"initial_ms":1000,"multiplier_percent":200,"maximum_ms":60000,"deliveries_max":10,"#,
+            r#""non_retryable":[]},"timeouts":{"schedule_to_start_ms":null,"start_to_close_ms":null,"#,
+            r#""schedule_to_close_ms":null,"heartbeat_ms":null}}],"#,
             r#""settle":[9],"transitions":[],"timers":[]}"#,
         ),
     );
@@ -218,7 +221,7 @@ fn what_a_commit_does_to_rows() {
         r#"{"ordinal":1,"token":null,"action":{"retry":{"delay_ms":5}}}"#,
     );
     let least: Transition = serde_json::from_str(r#"{"ordinal":1,"action":{"fail":{"retryable":true}}}"#).unwrap();
-    let action = RowAction::Fail { error: Payload::default(), retryable: true };
+    let action = RowAction::Fail { error: Payload::default(), error_type: None, retryable: true };
     assert_eq!(least, Transition { ordinal: 1, token: None, action });
     for text in [
         r#"{"ordinal":1,"action":{"fail":{}}}"#,

@@ -119,8 +119,8 @@ impl<'a> Apply<'a> {
             Command::Claim(claim) => Ok(self.claim(claim)),
             Command::Heartbeat { key, token, lease_ms, details } => self.heartbeat(key, token, lease_ms, details),
             Command::Complete { key, token, result } => self.transition(key, token, RowAction::Complete { result }),
-            Command::Fail { key, token, error, retryable } => {
-                self.transition(key, token, RowAction::Fail { error, retryable })
+            Command::Fail { key, token, error, error_type, retryable } => {
+                self.transition(key, token, RowAction::Fail { error, error_type, retryable })
             }
             Command::Retry { key, token, delay_ms } => self.transition(key, token, RowAction::Retry { delay_ms }),
             Command::Settle { workflow } => Ok(Ok(self.settle(&workflow))),
@@ -136,6 +136,7 @@ impl<'a> Apply<'a> {
             Command::Redrive { key, forced } => self.redrive(key, forced),
             Command::Purge { workflows } => self.purge(workflows).map(Ok),
             Command::Delete { workflow } => self.delete_workflow(workflow),
+            Command::Session { session, change: _ } => Ok(Err(Reject::SessionNotFound { session })),
         }
     }
 

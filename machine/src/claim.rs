@@ -24,7 +24,7 @@ impl Apply<'_> {
         let (holder, deadline) = self.new_holder(claim.holder, &claim.scope)?;
         let owner = match &holder {
             Holder::Node { node, .. } => Some(node),
-            Holder::Lease { .. } => None,
+            Holder::Lease { .. } | Holder::Session { .. } => None,
         };
         let hold: BTreeSet<&WorkflowId> = claim.hold.iter().collect();
         let due = self.state.index.due(&claim.scope, owner, self.now());
@@ -40,7 +40,8 @@ impl Apply<'_> {
             let Some(mut row) = self.state.rows.get(shard, &key).cloned() else { continue };
             let token = self.mint();
             row.status = RowStatus::Claimed;
-            row.claim = Some(RowClaim { token, holder: holder.clone(), claimed_at: self.now(), deadline });
+            let (claimed_at, heartbeat_at) = (self.now(), self.now());
+            row.claim = Some(RowClaim { token, holder: holder.clone(), claimed_at, deadline, heartbeat_at });
             self.put_row(&key, row);
             claims.push(Claimed { key, token, deadline });
         }

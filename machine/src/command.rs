@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{EventKind, NewEvent};
 use crate::id::{
-    ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Epoch, IdempotencyKey, Millis, Namespace, NodeName,
-    ShardId, TaskQueue, WorkflowId,
+    ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Epoch, ErrorType, IdempotencyKey, Millis, Namespace,
+    NodeName, SessionId, ShardId, TaskQueue, WorkflowId,
 };
 use crate::namespace::NamespaceSettings;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
+use crate::session::SessionChange;
 use crate::timer::TimerChange;
 
 /// One log entry: the commands that were waiting when the leader built it, and its time.
@@ -122,6 +123,8 @@ pub enum Command {
         token: Option<ClaimToken>,
         /// The error. If there is a further attempt, it is kept as the row's details.
         error: Payload,
+        /// Its type; if the row's retry policy calls it non-retryable, there is no further attempt.
+        error_type: Option<ErrorType>,
         /// False: no further attempt; the workflow hears `ActivityFailed` at once.
         retryable: bool,
     },
@@ -204,6 +207,13 @@ pub enum Command {
         /// The workflow.
         workflow: WorkflowId,
     },
+    /// Since 0.1. Changes a worker's session.
+    Session {
+        /// The session.
+        session: SessionId,
+        /// What to do.
+        change: SessionChange,
+    },
 }
 
 impl Command {
@@ -230,7 +240,8 @@ impl Command {
             | Self::Reconcile { .. }
             | Self::Tick
             | Self::PutNamespace { .. }
-            | Self::Purge { .. } => None,
+            | Self::Purge { .. }
+            | Self::Session { .. } => None,
         }
     }
 }
@@ -290,6 +301,9 @@ pub enum RowAction {
         /// The error.
         #[serde(default)]
         error: Payload,
+        /// Its type.
+        #[serde(default)]
+        error_type: Option<ErrorType>,
         /// False: no further attempt.
         retryable: bool,
     },

@@ -119,7 +119,13 @@ mod tests {
         let mut trial = Trial::new();
         trial.start("order-1", [1]);
         let key: DispatchKey = id("order-1:1");
-        let fail = Command::Fail { key: key.clone(), token: None, error: Default::default(), retryable: false };
+        let fail = Command::Fail {
+            key: key.clone(),
+            token: None,
+            error: Default::default(),
+            error_type: None,
+            retryable: false,
+        };
         trial.ask(fail).unwrap();
         assert_eq!(trial.ask(redrive(false)), Err(Reject::AlreadyJudged { key: key.clone() }));
         assert_eq!(trial.ask(redrive(true)), Ok(Reply::Redriven));

@@ -5,8 +5,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{BootId, DispatchKey, Epoch, Millis, Namespace, NodeName, ShardId, TaskQueue, WorkflowId};
+use crate::id::{
+    BootId, Claimant, DispatchKey, Epoch, Millis, Namespace, NodeName, SessionId, ShardId, TaskQueue, WorkflowId,
+};
 use crate::member::Evidence;
+use crate::row_index::Route;
+use crate::session::Disconnected;
 
 /// A fact about the cluster. Committed ones are numbered by log index and position; local ones are
 /// known to one node only. Variants are only added at the end.
@@ -140,6 +144,59 @@ pub enum ClusterEvent {
         /// How many.
         workflows: u64,
     },
+    /// A worker's session was attached to a node.
+    WorkerConnected {
+        /// The session.
+        session: SessionId,
+        /// Who, in the worker's words.
+        identity: Claimant,
+        /// Where.
+        node: NodeName,
+        /// True if the session was there already.
+        resumed: bool,
+    },
+    /// A worker's session lost its attachment, or has ended.
+    WorkerDisconnected {
+        /// The session.
+        session: SessionId,
+        /// Who, in the worker's words.
+        identity: Claimant,
+        /// Why.
+        reason: Disconnected,
+        /// How many of its rows are pending again; none while the session goes on.
+        rearmed: u64,
+    },
+    /// Local: rows of a route are due and nobody takes them, for another reason than before.
+    DispatchParked {
+        /// The route.
+        route: Route,
+        /// Why.
+        reason: Parked,
+        /// How many rows wait.
+        rows: u64,
+    },
+    /// Local: the rows of a route that was parked move again.
+    DispatchUnparked {
+        /// The route.
+        route: Route,
+    },
+}
+
+/// Why due rows of a route wait. Variants are only added at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Parked {
+    /// No worker serves the task queue.
+    NoWorker,
+    /// Workers serve the task queue, but not this activity type.
+    NoWorkerForActivity,
+    /// Those that serve it hold as many rows as they can.
+    WorkersFull,
+    /// The rows are pinned to a node, and no worker takes rows of that node.
+    PinnedNodeMissing,
+    /// The namespace has as many claimed rows as it may.
+    NamespaceFull,
 }
 
 impl ClusterEvent {
@@ -151,6 +208,8 @@ impl ClusterEvent {
                 | Self::PeerSuspected { .. }
                 | Self::SnapshotTaken { .. }
                 | Self::AdoptionFailed { .. }
+                | Self::DispatchParked { .. }
+                | Self::DispatchUnparked { .. }
         )
     }
 }
@@ -222,6 +281,17 @@ pub enum Effect {
     RoomForClaims {
         /// The namespace.
         namespace: Namespace,
+    },
+    /// A session was given rows.
+    RowsGiven {
+        /// The session.
+        session: SessionId,
+    },
+    /// What a session holds has changed in another way: rows were taken from it, or held up by a pause, or it was attached
+    /// elsewhere, or it has ended.
+    SessionChanged {
+        /// The session.
+        session: SessionId,
     },
 }
 

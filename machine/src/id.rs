@@ -114,6 +114,10 @@ text_id!(/// The name of a search attribute.
     AttributeName, "attribute name");
 text_id!(/// One start of one node's process; fresh at each start.
     BootId, "boot id");
+text_id!(/// One start of one worker; fresh at each start. Whoever knows it can go on with the session.
+    SessionId, "session id");
+text_id!(/// The kind of an activity's error, in the worker's words (`card_declined`).
+    ErrorType, "error type");
 
 impl RunId {
     /// The name of a run that nobody named: `run-1`, `run-2`, …

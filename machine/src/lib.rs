@@ -19,7 +19,7 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow, and `staging.rs`), `claim.rs`,
-//! `transition.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
+//! `transition.rs`, `session.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
 //! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
 //! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
@@ -59,6 +59,7 @@ mod row_counts;
 mod row_index;
 #[cfg(feature = "openapi")]
 mod schema;
+mod session;
 mod shard;
 mod staging;
 mod standalone;
@@ -76,18 +77,18 @@ pub use archive::{Archive, ArchiveError, ArchiveResult, MemoryArchive, Pair, Wri
 pub use attributes::{AttributeValue, Attributes, AttributesUpdate};
 pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, RowAction, Scope, Transition};
 pub use cursor::{read_cursor, write_cursor};
-pub use event::{ClusterEvent, Effect};
+pub use event::{ClusterEvent, Effect, Parked};
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{
-    ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, EventId, IdempotencyKey, InvalidId,
-    Millis, Namespace, NodeName, RunId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
+    ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, ErrorType, EventId, IdempotencyKey,
+    InvalidId, Millis, Namespace, NodeName, RunId, SessionId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
 };
 pub use keys::STATE_VERSION;
 pub use limits::Limits;
 pub use listing::{DeadLetters, Heads};
 pub use member::{Evidence, Liveness, Member, MemberState};
 pub use namespace::{NamespaceSettings, NamespaceState, RETENTION_MS_DEFAULT};
-pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus};
+pub use outbox::{Holder, NewRow, RetryPolicy, Row, RowClaim, RowStatus, Timeouts};
 pub use payload::{JSON, OCTETS, Payload};
 pub use query::ReadMode;
 pub use reject::Reject;
@@ -95,6 +96,7 @@ pub use removal::DuePurge;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
 pub use row_counts::RowCounts;
 pub use row_index::{PendingRoute, Route};
+pub use session::{Attached, Disconnected, Session, SessionChange, SessionReply, Worker};
 pub use shard::ShardEntry;
 pub use state::{Machine, Meta};
 pub use timer::{Arming, Retirement, TimerChange};

@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::history::EventKind;
-use crate::id::{ActivityType, BootId, ClaimToken, Claimant, DispatchKey, Millis, Namespace, NodeName, TaskQueue};
+use crate::id::{
+    ActivityType, BootId, ClaimToken, Claimant, DispatchKey, ErrorType, Millis, Namespace, NodeName, SessionId,
+    TaskQueue,
+};
 use crate::payload::Payload;
 
 /// Where a row stands.
@@ -70,11 +73,35 @@ pub struct RetryPolicy {
     /// Deliveries after which the row becomes a dead letter.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub deliveries_max: u32,
+    /// Errors that no further attempt can mend: a failure of one of these types is for good.
+    pub non_retryable: Vec<ErrorType>,
+}
+
+/// How long the parts of an activity may take, in milliseconds of log time; none for no limit. The names and what they
+/// mean are Temporal's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// From the moment at which a row is due to its claim. Passed: the activity fails for good.
+    pub schedule_to_start_ms: Option<u64>,
+    /// From a claim to the end of that attempt. Passed: the attempt has failed, and may be repeated.
+    pub start_to_close_ms: Option<u64>,
+    /// From the staging of a row to its outcome, over all attempts. Passed: the activity fails for good.
+    pub schedule_to_close_ms: Option<u64>,
+    /// Between two heartbeats of one attempt. Passed: the attempt has failed, and may be repeated.
+    pub heartbeat_ms: Option<u64>,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { initial_ms: 1_000, multiplier_percent: 200, maximum_ms: 60_000, deliveries_max: 10 }
+        Self {
+            initial_ms: 1_000,
+            multiplier_percent: 200,
+            maximum_ms: 60_000,
+            deliveries_max: 10,
+            non_retryable: Vec::new(),
+        }
     }
 }
 
@@ -123,6 +150,9 @@ pub struct NewRow {
     /// How failed attempts are repeated.
     #[serde(default)]
     pub retry: RetryPolicy,
+    /// How long the activity and its attempts may take.
+    #[serde(default)]
+    pub timeouts: Timeouts,
 }
 
 impl NewRow {
@@ -136,6 +166,7 @@ impl NewRow {
             input: Payload::default(),
             visible_after: Millis(0),
             retry: RetryPolicy::default(),
+            timeouts: Timeouts::default(),
         }
     }
 }
@@ -170,6 +201,10 @@ pub struct Row {
     pub failure_delivered: bool,
     /// How failed attempts are repeated.
     pub retry: RetryPolicy,
+    /// Log time at which it was staged.
+    pub scheduled_at: Millis,
+    /// How long the activity and its attempts may take.
+    pub timeouts: Timeouts,
 }
 
 /// Who holds a row.
@@ -182,8 +217,10 @@ pub struct RowClaim {
     pub holder: Holder,
     /// Log time of the claim.
     pub claimed_at: Millis,
-    /// When the lease ends; none for a node's own claim.
+    /// When the lease ends; none for a claim of a node or of a session.
     pub deadline: Option<Millis>,
+    /// Log time of the attempt's last heartbeat; of the claim before the first one.
+    pub heartbeat_at: Millis,
 }
 
 /// Who a claim belongs to. Variants are only added at the end.
@@ -202,6 +239,11 @@ pub enum Holder {
     Lease {
         /// Who, in its own words.
         claimant: Claimant,
+    },
+    /// A worker's session; ends with it.
+    Session {
+        /// The session.
+        session: SessionId,
     },
 }
 
@@ -225,7 +267,8 @@ mod tests {
     fn backoff_of_any_policy_ends_and_stays_in_range() {
         let key: DispatchKey = "w:1".parse().unwrap();
         let wait = |initial_ms, multiplier_percent, maximum_ms| {
-            let policy = RetryPolicy { initial_ms, multiplier_percent, maximum_ms, deliveries_max: 1 };
+            let policy =
+                RetryPolicy { initial_ms, multiplier_percent, maximum_ms, deliveries_max: 1, ..Default::default() };
             policy.backoff_ms(&key, u32::MAX)
         };
         assert_eq!(wait(u64::MAX, 200, u64::MAX), u64::MAX);

@@ -217,7 +217,9 @@ mod tests {
         assert!(effects.iter().any(|effect| matches!(effect, Effect::DeadLetter { .. })), "{effects:?}");
         // One whose failure is in the history is not.
         trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
-        trial.ask(Command::Fail { key, token: None, error: Default::default(), retryable: false }).unwrap();
+        trial
+            .ask(Command::Fail { key, token: None, error: Default::default(), error_type: None, retryable: false })
+            .unwrap();
         trial.ask(Command::Rearm { workflow: id("order-1"), rows: vec![crate::trial::new_row(1)] }).unwrap();
         assert!(trial.row("order-1:1").unwrap().failure_delivered);
     }

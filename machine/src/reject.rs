@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::history::{EventKind, WorkflowStatus};
-use crate::id::{DispatchKey, Epoch, Namespace, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, Epoch, Namespace, NodeName, SessionId, ShardId, WorkflowId};
 use crate::outbox::RowStatus;
 
 /// Why a command was refused. Variants are only added at the end.
@@ -166,6 +166,18 @@ pub enum Reject {
         /// The namespace.
         namespace: Namespace,
     },
+    /// There is no such session: it has ended, or never was.
+    #[error("there is no session {session}; it has ended, or never was")]
+    SessionNotFound {
+        /// The session.
+        session: SessionId,
+    },
+    /// A newer connection has taken the session over.
+    #[error("session {session} is attached elsewhere since")]
+    SessionMoved {
+        /// The session.
+        session: SessionId,
+    },
 }
 
 impl Reject {
@@ -193,6 +205,8 @@ impl Reject {
             Self::AlreadyJudged { .. } => "already_judged",
             Self::NamespaceNotFound { .. } => "namespace_not_found",
             Self::NamespaceDeprecated { .. } => "namespace_deprecated",
+            Self::SessionNotFound { .. } => "session_not_found",
+            Self::SessionMoved { .. } => "session_moved",
         }
     }
 
@@ -218,7 +232,9 @@ impl Reject {
             | Self::NotDeadLetter { .. }
             | Self::AlreadyJudged { .. }
             | Self::NamespaceNotFound { .. }
-            | Self::NamespaceDeprecated { .. } => false,
+            | Self::NamespaceDeprecated { .. }
+            | Self::SessionNotFound { .. }
+            | Self::SessionMoved { .. } => false,
         }
     }
 

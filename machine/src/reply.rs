@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{ClaimToken, DispatchKey, Epoch, Millis, NodeName, ShardId};
 use crate::namespace::NamespaceState;
 use crate::outbox::RowStatus;
+use crate::session::SessionReply;
 use crate::timer::Retirement;
 
 /// The answer to one [`crate::Command`]. Variants are only added at the end.
@@ -109,6 +110,8 @@ pub enum Reply {
     },
     /// The workflow is not to be seen any more.
     Deleted,
+    /// What came of a change of a session.
+    Session(SessionReply),
 }
 
 /// A change of a shard's owner and what it did to the shard's rows.

@@ -18,6 +18,7 @@ use crate::row_counts::{CountsBy, RowCounts};
 
 /// Where a pending row can be had: what a claim has to name to get it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Route {
     /// The namespace.
     pub namespace: Namespace,
@@ -340,6 +341,7 @@ mod tests {
             holder: Holder::Lease { claimant: id("bob") },
             claimed_at: Millis(3),
             deadline: Some(Millis(9)),
+            heartbeat_at: Millis(3),
         };
         let claimed = Row { status: RowStatus::Claimed, claim: Some(claim), ..pending.clone() };
         let key = id("w:1");

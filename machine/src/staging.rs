@@ -119,7 +119,7 @@ impl Apply<'_> {
 
     /// Writes the input of a fresh row and makes the row, pending.
     pub fn new_row(&mut self, key: &DispatchKey, namespace: &Namespace, run: u32, new: NewRow) -> Row {
-        let NewRow { ordinal: _, task_queue, node, activity_type, input, visible_after, retry } = new;
+        let NewRow { ordinal: _, task_queue, node, activity_type, input, visible_after, retry, timeouts } = new;
         self.state.put(keys::input(key), &input);
         Row {
             run,
@@ -135,6 +135,8 @@ impl Apply<'_> {
             outcome_seq: None,
             failure_delivered: false,
             retry,
+            scheduled_at: self.now(),
+            timeouts,
         }
     }
 }

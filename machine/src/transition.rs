@@ -35,7 +35,7 @@ impl RowAction {
     fn outcome(&mut self) -> Option<(EventKind, &mut Payload)> {
         match self {
             Self::Complete { result } => Some((EventKind::ActivityCompleted, result)),
-            Self::Fail { error, retryable: false } => Some((EventKind::ActivityFailed, error)),
+            Self::Fail { error, retryable: false, .. } => Some((EventKind::ActivityFailed, error)),
             Self::Fail { retryable: true, .. } | Self::Retry { .. } => None,
         }
     }
@@ -69,7 +69,7 @@ impl Apply<'_> {
         };
         match action {
             RowAction::Complete { result } => self.complete(&key, row, result),
-            RowAction::Fail { error, retryable: false } => self.fail_for_good(&key, row, error),
+            RowAction::Fail { error, retryable: false, .. } => self.fail_for_good(&key, row, error),
             RowAction::Fail { retryable: true, .. } | RowAction::Retry { .. } => {
                 let row = self.handed_back(&key, row, &action);
                 Ok(Ok(self.returned(&key, row)))
@@ -267,7 +267,7 @@ mod tests {
         let retry = Command::Retry { key: key.clone(), token: None, delay_ms: 5 };
         let refused = Err(Reject::RowNotClaimed { key: key.clone(), status: RowStatus::Pending });
         assert_eq!(trial.ask(retry.clone()), refused);
-        let fail = Command::Fail { key, token: None, error: Default::default(), retryable: true };
+        let fail = Command::Fail { key, token: None, error: Default::default(), error_type: None, retryable: true };
         assert_eq!(trial.ask(fail.clone()), refused);
         trial.lease(1, 100);
         assert!(matches!(trial.ask(retry), Ok(Reply::Returned(_))));
@@ -287,7 +287,9 @@ mod tests {
         for (said, seen) in [("card declined", "card declined"), ("", "card declined"), ("no route", "no route")] {
             trial.lease(1, 100);
             let error = if said.is_empty() { Payload::default() } else { Payload::text(said) };
-            trial.ask(Command::Fail { key: key.clone(), token: None, error, retryable: true }).unwrap();
+            trial
+                .ask(Command::Fail { key: key.clone(), token: None, error, error_type: None, retryable: true })
+                .unwrap();
             assert_eq!(details(&trial), Some(Payload::text(seen)));
             trial.at += 10_000;
         }

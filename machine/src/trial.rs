@@ -45,6 +45,7 @@ pub(crate) fn new_row(ordinal: u64) -> NewRow {
         input: Payload::default(),
         visible_after: Millis(0),
         retry: RetryPolicy::default(),
+        timeouts: Default::default(),
     }
 }
 

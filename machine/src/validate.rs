@@ -44,7 +44,8 @@ impl Limits {
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
             | Command::Purge { .. }
-            | Command::Delete { .. } => Ok(()),
+            | Command::Delete { .. }
+            | Command::Session { .. } => Ok(()),
             Command::PutNamespace { settings, .. } => check_settings(settings),
             Command::Stage { rows, .. } => self.check_rows(rows),
         }

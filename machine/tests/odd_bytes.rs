@@ -55,6 +55,7 @@ fn row(ordinal: u64, visible_after: Millis, retry: RetryPolicy) -> NewRow {
         input: Payload::default(),
         visible_after,
         retry,
+        timeouts: Default::default(),
     }
 }
 
@@ -133,7 +134,7 @@ fn small() -> impl Strategy<Value = u32> {
 
 fn policy() -> impl Strategy<Value = RetryPolicy> {
     (number(), small(), number(), small()).prop_map(|(initial_ms, multiplier_percent, maximum_ms, deliveries_max)| {
-        RetryPolicy { initial_ms, multiplier_percent, maximum_ms, deliveries_max }
+        RetryPolicy { initial_ms, multiplier_percent, maximum_ms, deliveries_max, non_retryable: Vec::new() }
     })
 }
 
@@ -175,8 +176,9 @@ fn extreme() -> impl Strategy<Value = Command> {
         }),
         (some_key(), prop::option::of(token()))
             .prop_map(move |(key, token)| { Command::Complete { key, token, result: result.clone() } }),
-        (some_key(), prop::option::of(token()), any::<bool>())
-            .prop_map(move |(key, token, retryable)| { Command::Fail { key, token, error: error.clone(), retryable } }),
+        (some_key(), prop::option::of(token()), any::<bool>()).prop_map(move |(key, token, retryable)| {
+            Command::Fail { key, token, error: error.clone(), error_type: None, retryable }
+        }),
         (some_key(), prop::option::of(token()), number()).prop_map(|(key, token, delay_ms)| Command::Retry {
             key,
             token,

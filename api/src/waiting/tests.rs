@@ -28,6 +28,7 @@ fn with_ceiling(claimed_max: Option<u32>, due_at: &[u64]) -> Machine {
             input: Payload::default(),
             visible_after: Millis(*at),
             retry: RetryPolicy::default(),
+            timeouts: Default::default(),
         });
     }
     let commit = Commit { events, rows, ..Commit::new("w".parse().unwrap(), 0) };

@@ -33,7 +33,7 @@ fn complete(text: &str) -> RowAction {
 }
 
 fn fail(text: &str, retryable: bool) -> RowAction {
-    RowAction::Fail { error: Payload::text(text), retryable }
+    RowAction::Fail { error: Payload::text(text), error_type: None, retryable }
 }
 
 async fn moves(trial: &Trial) -> Result<()> {

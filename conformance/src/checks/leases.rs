@@ -164,7 +164,8 @@ async fn fails_for_good(trial: &Trial) -> Result<()> {
 
 async fn backs_off(trial: &Trial) -> Result<()> {
     let workflow = trial.id("backs-off")?;
-    let retry = RetryPolicy { initial_ms: 600_000, multiplier_percent: 300, maximum_ms: 4_000_000, deliveries_max: 10 };
+    let retry =
+        RetryPolicy { initial_ms: 600_000, multiplier_percent: 300, maximum_ms: 4_000_000, ..RetryPolicy::default() };
     let row = NewRow { retry, ..trial.row(1)? };
     trial.open_with(&workflow, vec![row.clone()]).await?;
     for (deliveries, wait) in [(1, 600_000), (2, 1_800_000), (3, 4_000_000), (4, 4_000_000)] {

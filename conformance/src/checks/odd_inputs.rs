@@ -97,8 +97,15 @@ async fn policies(trial: &Trial) -> Result<()> {
         multiplier_percent: u32::MAX,
         maximum_ms: u64::MAX,
         deliveries_max: u32::MAX,
+        ..RetryPolicy::default()
     };
-    let near = RetryPolicy { initial_ms: 0, multiplier_percent: 0, maximum_ms: 0, deliveries_max: 2 };
+    let near = RetryPolicy {
+        initial_ms: 0,
+        multiplier_percent: 0,
+        maximum_ms: 0,
+        deliveries_max: 2,
+        ..RetryPolicy::default()
+    };
     let rows = vec![NewRow { retry: far.clone(), ..trial.row(1)? }, NewRow { retry: near.clone(), ..trial.row(2)? }];
     trial.open_with(&workflow, rows).await?;
     let taken = trial.claim(2).await?;

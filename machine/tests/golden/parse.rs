@@ -131,8 +131,8 @@ fn transition(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
             Command::Heartbeat { key, token: token.unwrap(), lease_ms: number(rest[0]), details: body(&rest[1..]) }
         }
         "complete" => Command::Complete { key, token, result: body(rest) },
-        "fail" => Command::Fail { key, token, error: body(rest), retryable: true },
-        "final" => Command::Fail { key, token, error: body(rest), retryable: false },
+        "fail" => Command::Fail { key, token, error: body(rest), error_type: None, retryable: true },
+        "final" => Command::Fail { key, token, error: body(rest), error_type: None, retryable: false },
         "retry" => Command::Retry { key, token, delay_ms: number(rest[0]) },
         _ => panic!("no such command: {name}"),
     }
@@ -218,7 +218,7 @@ fn part(workflow: &WorkflowId, action: &str, text: &str, tokens: Tokens<'_>) -> 
     let action = match action {
         "complete" => RowAction::Complete { result: body },
         "retry" => RowAction::Retry { delay_ms: number(detail) },
-        action => RowAction::Fail { error: body, retryable: action == "fail" },
+        action => RowAction::Fail { error: body, error_type: None, retryable: action == "fail" },
     };
     Transition { ordinal, token: claim.map(|number| tokens(&key, id(number))), action }
 }
@@ -240,7 +240,14 @@ fn row(text: &str) -> NewRow {
         activity_type: id(value(&words, "type").unwrap_or("charge")),
         input: value(&words, "input").map(Payload::text).unwrap_or_default(),
         visible_after: Millis(value(&words, "at").map_or(0, number)),
-        retry: RetryPolicy { initial_ms: 9, multiplier_percent: 200, maximum_ms: 9, deliveries_max },
+        retry: RetryPolicy {
+            initial_ms: 9,
+            multiplier_percent: 200,
+            maximum_ms: 9,
+            deliveries_max,
+            non_retryable: Vec::new(),
+        },
+        timeouts: Default::default(),
     }
 }
 

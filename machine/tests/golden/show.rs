@@ -56,6 +56,7 @@ fn accepted(reply: &Reply) -> String {
         Reply::Reconciled { rearmed, settled, unknown } => {
             format!("reconciled: re-armed {}; settled {}; unknown {}", list(rearmed), list(settled), list(unknown))
         }
+        Reply::Session(reply) => format!("{reply:?}"),
         Reply::Ticked { at } => format!("log time {at}"),
         Reply::Staged { rows } => format!("staged{}", staged(rows)),
         Reply::TimerScheduled => "timer scheduled".to_owned(),
@@ -162,6 +163,7 @@ pub fn row(key: &DispatchKey, row: &Row) -> String {
         let holder = match &claim.holder {
             Holder::Node { node, boot } => format!("node {node}/{boot}"),
             Holder::Lease { claimant } => format!("lease {claimant}"),
+            Holder::Session { session } => format!("session {session}"),
         };
         let until = claim.deadline.map_or(String::new(), |at| format!(" until {at}"));
         format!(" by {holder} as {} at {}{until}", claim.token, claim.claimed_at)

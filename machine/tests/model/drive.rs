@@ -152,7 +152,13 @@ impl Past {
             }
             What::Fail { token, row, retryable } => {
                 let (key, token) = self.token(*token, *row);
-                Command::Fail { key, token, error: Payload::json(&"no").unwrap(), retryable: *retryable }
+                Command::Fail {
+                    key,
+                    token,
+                    error: Payload::json(&"no").unwrap(),
+                    error_type: None,
+                    retryable: *retryable,
+                }
             }
             What::Retry { token, row, delay } => {
                 let (key, token) = self.token(*token, *row);
@@ -199,7 +205,7 @@ impl Past {
         };
         let action = match action {
             Move::Complete => RowAction::Complete { result: Payload::text("fine") },
-            Move::Fail(retryable) => RowAction::Fail { error: Payload::text("no"), retryable },
+            Move::Fail(retryable) => RowAction::Fail { error: Payload::text("no"), error_type: None, retryable },
             Move::Retry(delay_ms) => RowAction::Retry { delay_ms },
         };
         Transition { ordinal, token, action }
@@ -287,7 +293,14 @@ fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, bu
         activity_type: format!("kind-{kind}").parse().unwrap(),
         input: Payload::text(format!("input {ordinal}")),
         visible_after,
-        retry: RetryPolicy { initial_ms: 10, multiplier_percent: 150, maximum_ms: 100, deliveries_max: budget },
+        retry: RetryPolicy {
+            initial_ms: 10,
+            multiplier_percent: 150,
+            maximum_ms: 100,
+            deliveries_max: budget,
+            non_retryable: Vec::new(),
+        },
+        timeouts: Default::default(),
     }
 }
 

@@ -122,7 +122,7 @@ impl Oracle {
             Command::Claim(claim) => self.claim(claim),
             Command::Heartbeat { key, token, lease_ms, .. } => self.heartbeat(key, *token, *lease_ms),
             Command::Complete { key, token, result } => self.complete(key, *token, result),
-            Command::Fail { key, token, error, retryable } => self.fail(key, *token, error, *retryable),
+            Command::Fail { key, token, error, retryable, .. } => self.fail(key, *token, error, *retryable),
             Command::Retry { key, token, delay_ms } => self.retry(key, *token, *delay_ms),
             Command::Settle { workflow } => Ok(Reply::Settled { keys: self.cancel_all(workflow) }),
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),

@@ -339,5 +339,7 @@ pub fn fresh(new: &NewRow, run: u32, namespace: Namespace, now: Millis) -> Row {
         outcome_seq: None,
         failure_delivered: false,
         retry: new.retry.clone(),
+        scheduled_at: now,
+        timeouts: new.timeouts.clone(),
     }
 }

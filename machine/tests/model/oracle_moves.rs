@@ -17,7 +17,7 @@ pub fn with_outcomes(commit: &Commit) -> Commit {
     for Transition { ordinal, action, .. } in &commit.transitions {
         let (kind, payload) = match action {
             RowAction::Complete { result } => (EventKind::ActivityCompleted, result),
-            RowAction::Fail { error, retryable: false } => (EventKind::ActivityFailed, error),
+            RowAction::Fail { error, retryable: false, .. } => (EventKind::ActivityFailed, error),
             _ => continue,
         };
         whole.events.push(NewEvent::activity(kind, *ordinal).with(payload.clone()));

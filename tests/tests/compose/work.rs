@@ -112,6 +112,7 @@ fn first_commit(workflow: WorkflowId) -> Result<Commit> {
             input: Payload::text(format!("input {ordinal}")),
             visible_after: Default::default(),
             retry: RetryPolicy::default(),
+            timeouts: Default::default(),
         });
     }
     Ok(Commit { events, rows, ..Commit::new(workflow, 0) })

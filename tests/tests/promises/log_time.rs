@@ -51,6 +51,7 @@ async fn leases_and_due_times_survive_clocks_that_jump() -> Result<()> {
             input: Payload::default(),
             visible_after,
             retry: Default::default(),
+            timeouts: Default::default(),
         })
     };
     let rows = vec![row(1, Millis(0))?, row(2, later)?];

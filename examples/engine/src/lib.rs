@@ -1,0 +1,1 @@
+//! A small workflow engine on Holdfast.

@@ -1,0 +1,1 @@
+//! Workers: programs that are given activities and execute them.
