@@ -135,6 +135,7 @@ impl Oracle {
             Command::Redrive { key, forced } => self.redrive(key, *forced),
             Command::Purge { workflows } => self.purge(workflows),
             Command::Delete { workflow } => self.delete(workflow),
+            Command::Session { session, .. } => Err(Reject::SessionNotFound { session: session.clone() }),
         }
     }
 

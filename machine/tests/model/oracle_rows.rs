@@ -40,7 +40,8 @@ impl Oracle {
             let claimed_at = self.now;
             let row = self.row_mut(&key).unwrap();
             row.status = RowStatus::Claimed;
-            row.claim = Some(RowClaim { token, holder: holder.clone(), claimed_at, deadline });
+            row.claim =
+                Some(RowClaim { token, holder: holder.clone(), claimed_at, deadline, heartbeat_at: claimed_at });
             claims.push(Claimed { key, token, deadline });
         }
         Ok(Reply::Claimed { claims })
