@@ -33,7 +33,7 @@ mod waiting;
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, Head, HeadGrew, HeadMessage, HeadPage, HeadScope,
+    DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage, HeadScope,
     ListCall, ListedRow, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace,
     Runs, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView,
     Write,

@@ -6,7 +6,7 @@
 use holdfast_machine::{ClaimToken, Command, DispatchKey, Millis, Payload, Reply, Returned};
 
 use crate::store::{Proposed, Store, StoreResult};
-use crate::{Reconciled, Write};
+use crate::{Failure, Reconciled, Write};
 
 impl Store {
     /// Extends a lease to `lease_ms` from now and returns when it ends.
@@ -49,11 +49,11 @@ impl Store {
         &self,
         key: &DispatchKey,
         token: Option<ClaimToken>,
-        error: Payload,
-        retryable: bool,
+        failure: Failure,
         write: Write,
     ) -> StoreResult<Option<Returned>> {
-        let command = Command::Fail { key: key.clone(), token, error, error_type: None, retryable };
+        let Failure { error, error_type, retryable } = failure;
+        let command = Command::Fail { key: key.clone(), token, error, error_type, retryable };
         returned(self.propose(command, write).await?, "fail")
     }
 

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use holdfast_api::{ClaimCall, ClaimHolder, StoreError};
-use holdfast_client::{PageCall, ReadMode, Write};
+use holdfast_client::{Failure, PageCall, ReadMode, Write};
 use holdfast_machine::{ActivityType, Claimant, Millis, Payload, Reject, RowStatus};
 use support::{claim, eventually, id, keys, reject, serve, staged};
 use tokio::io::AsyncWriteExt;
@@ -44,9 +44,19 @@ async fn failed_rows_come_back_and_then_stop() {
     let taken = client.claim(claim(10, 0), Write::default()).await.unwrap().value;
     let (one, two) = (taken[0].clone(), taken[1].clone());
     let error = || Payload::text("broken");
-    let back = client.fail(&one.key, Some(one.token), error(), true, Write::default()).await.unwrap().value.unwrap();
+    let back = client
+        .fail(&one.key, Some(one.token), Failure::retryable(error()), Write::default())
+        .await
+        .unwrap()
+        .value
+        .unwrap();
     assert_eq!((back.status, back.deliveries), (RowStatus::Pending, 1));
-    let end = client.fail(&two.key, Some(two.token), error(), false, Write::default()).await.unwrap().value.unwrap();
+    let end = client
+        .fail(&two.key, Some(two.token), Failure::for_good(error()), Write::default())
+        .await
+        .unwrap()
+        .value
+        .unwrap();
     assert_eq!((end.status, end.failed_seq), (RowStatus::Failed, Some(6)));
 
     // The row is due a millisecond later; the claim waits for that.

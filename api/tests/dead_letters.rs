@@ -3,7 +3,7 @@
 
 mod support;
 
-use holdfast_client::{Client, ClientError, DeadLetterPage, PageCall, ReadMode, RedriveMode, Write};
+use holdfast_client::{Client, ClientError, DeadLetterPage, Failure, PageCall, ReadMode, RedriveMode, Write};
 use holdfast_machine::{EventKind, Namespace, NewEvent, NewRow, Payload, RetryPolicy, RowStatus, Staged};
 use support::{Served, claim, id, keys, new_row, reject, serve, staged};
 
@@ -17,7 +17,8 @@ async fn bury(served: &Served, limit: u32) {
     let taken = served.client.claim(claim(limit, 0), Write::default()).await.unwrap().value;
     assert_eq!(taken.len(), limit as usize);
     for one in taken {
-        let failed = served.client.fail(&one.key, Some(one.token), Payload::default(), true, Write::default());
+        let failed =
+            served.client.fail(&one.key, Some(one.token), Failure::retryable(Payload::default()), Write::default());
         assert_eq!(failed.await.unwrap().value.unwrap().status, RowStatus::Failed);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use holdfast_api::{HeadMessage, HeadScope, ReadMode, StoreError, Write};
-use holdfast_client::HeadStream;
+use holdfast_client::{Failure, HeadStream};
 use holdfast_machine::{Commit, Namespace, NewRow, NodeName, Payload, RetryPolicy, ShardId};
 use support::{DEADLINE, Served, claim, id, new_row, node, serve, signal, started};
 use tokio::time::timeout;
@@ -116,7 +116,11 @@ async fn an_engine_hears_of_a_row_that_is_given_up() {
     let mut stream = served.client.watch_heads(HeadScope::default());
     assert!(matches!(next(&mut stream).await, HeadMessage::Resync { .. }));
     let taken = served.client.claim(claim(1, 0), Write::default()).await.unwrap().value.remove(0);
-    served.client.fail(&taken.key, Some(taken.token), Payload::text("no"), true, Write::default()).await.unwrap();
+    served
+        .client
+        .fail(&taken.key, Some(taken.token), Failure::retryable(Payload::text("no")), Write::default())
+        .await
+        .unwrap();
     match next(&mut stream).await {
         HeadMessage::DeadLetter(letter) => assert_eq!(letter.key, taken.key),
         other => panic!("no dead letter: {other:?}"),

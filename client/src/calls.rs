@@ -16,7 +16,7 @@ use crate::error::ClientError;
 use crate::send::Call;
 use crate::wire::{
     AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
-    Delivery, Directory, Extended, FailBody, HeartbeatBody, HistoryPage, Keys, PageCall, ReadMode, RearmBody,
+    Delivery, Directory, Extended, FailBody, Failure, HeartbeatBody, HistoryPage, Keys, PageCall, ReadMode, RearmBody,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRows, TransferBody,
     WorkflowView, Write,
 };
@@ -148,11 +148,11 @@ impl Client {
         &self,
         key: &DispatchKey,
         token: Option<ClaimToken>,
-        error: Payload,
-        retryable: bool,
+        failure: Failure,
         write: Write,
     ) -> CallResult<Option<Returned>> {
-        let body = FailBody { token, error, retryable };
+        let Failure { error, error_type, retryable } = failure;
+        let body = FailBody { token, error, error_type, retryable };
         let answer: Answer<ReturnedRow> = self.post(row_path(key, "/fail"), &body, write).await?;
         Ok(answer.map(|row| row.returned))
     }

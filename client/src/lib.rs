@@ -39,7 +39,7 @@ pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    DueTimer, DueTimers, Encoding, EventId, EventMessage, ExpiredCall, Head, HeadGrew, HeadMessage, HeadPage,
+    DueTimer, DueTimers, Encoding, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage,
     HeadScope, ListCall, ListedRow, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView,
     RowsInNamespace, Runs, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute,
     WorkflowList, WorkflowView, Write,

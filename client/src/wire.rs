@@ -30,8 +30,8 @@ pub use listings::{
 };
 pub use namespaces::{Deleted, NamespacePage, NamespaceView};
 pub use outbox::{
-    ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, HeartbeatBody, Keys,
-    ListedRow, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
+    ClaimCall, ClaimHolder, CompleteBody, Completed, Deliveries, Delivery, Extended, FailBody, Failure, HeartbeatBody,
+    Keys, ListedRow, ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
 pub use rows::{
     DeadLetterPage, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody, StagedRows,

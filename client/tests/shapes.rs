@@ -122,8 +122,16 @@ fn transitions() {
     shape(Completed { seq: Some(6) }, r#"{"seq":6}"#);
     shape(Completed { seq: None }, r#"{"seq":null}"#);
     shape(
-        FailBody { token: None, error: Payload::octets(vec![0]), retryable: true },
-        r#"{"token":null,"error":{"content_type":"application/octet-stream","base64":"AA=="},"retryable":true}"#,
+        FailBody {
+            token: None,
+            error: Payload::octets(vec![0]),
+            error_type: Some("card.declined".parse().unwrap()),
+            retryable: true,
+        },
+        concat!(
+            r#"{"token":null,"error":{"content_type":"application/octet-stream","base64":"AA=="},"#,
+            r#""error_type":"card.declined","retryable":true}"#,
+        ),
     );
     let returned = Returned { status: RowStatus::Pending, deliveries: 1, visible_after: Millis(3), failed_seq: None };
     shape(

@@ -162,7 +162,7 @@ calls! {
     /// Records a result.
     complete(key: &DispatchKey, token: Option<ClaimToken>, result: Payload, write: Write) -> Option<u64>;
     /// Records a failed attempt.
-    fail(key: &DispatchKey, token: Option<ClaimToken>, error: Payload, retryable: bool, write: Write) -> Option<Returned>;
+    fail(key: &DispatchKey, token: Option<ClaimToken>, failure: holdfast_client::Failure, write: Write) -> Option<Returned>;
     /// Hands a row back.
     retry(key: &DispatchKey, token: Option<ClaimToken>, delay_ms: u64, write: Write) -> Option<Returned>;
     /// Goes over old claims.

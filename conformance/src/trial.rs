@@ -182,8 +182,8 @@ impl Trial {
         delivery: &Delivery,
         retryable: bool,
     ) -> Called<Option<holdfast_machine::Returned>> {
-        let error = Payload::text("broken");
-        self.store.fail(&delivery.key, Some(delivery.token), error, retryable, Write::default()).await
+        let failure = holdfast_client::Failure { error: Payload::text("broken"), error_type: None, retryable };
+        self.store.fail(&delivery.key, Some(delivery.token), failure, Write::default()).await
     }
 
     pub(crate) async fn history(&self, workflow: &WorkflowId) -> Result<Vec<HistoryEvent>> {

@@ -117,9 +117,9 @@ class Holdfast:
     def complete(self, key: str, token: str, result: Any) -> None:
         self._post(f"{_row(key)}/complete", {"token": token, "result": payload(result)})
 
-    def fail(self, key: str, token: str, error: str, retryable: bool) -> Json:
+    def fail(self, key: str, token: str, error: str, error_type: str, retryable: bool) -> Json:
         """Returns what became of the row: pending again, or failed."""
-        body = {"token": token, "error": {"text": error}, "retryable": retryable}
+        body = {"token": token, "error": {"text": error}, "error_type": error_type, "retryable": retryable}
         returned: Json = self._post(f"{_row(key)}/fail", body)["returned"]
         return returned
 

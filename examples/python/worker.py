@@ -85,7 +85,8 @@ class Worker:
             try:
                 result = self.activities[delivery["activity_type"]](execution)
             except Exception as error:
-                self.store.fail(key, token, f"{type(error).__name__}: {error}", retryable=not isinstance(error, GiveUp))
+                kind = type(error).__name__
+                self.store.fail(key, token, f"{kind}: {error}", kind, retryable=not isinstance(error, GiveUp))
             else:
                 self.store.complete(key, token, result)
         except HoldfastError as error:

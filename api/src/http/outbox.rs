@@ -6,7 +6,7 @@ use holdfast_client::wire::{
     ClaimCall, ClaimHolder, CompleteBody, Completed, Consistency, Deliveries, Extended, FailBody, HeartbeatBody,
     ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, StaleRows,
 };
-use holdfast_machine::{ClaimToken, DispatchKey};
+use holdfast_machine::{ClaimToken, DispatchKey, ErrorType};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,6 +14,7 @@ use super::error::{ApiError, Handled, Success};
 use super::extract::{Body, Freshness, Guard, Params, Segment};
 use super::listings::page;
 use super::payload::{Given, raw};
+use crate::Failure;
 use crate::store::Store;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -44,6 +45,8 @@ pub(crate) struct CompleteParams {
 pub(crate) struct FailParams {
     /// The claim, where the body is the error itself
     token: Option<ClaimToken>,
+    /// The type of the error, where the body is the error itself
+    error_type: Option<ErrorType>,
     /// False: no further attempt. Has to be there where the body is the error itself
     retryable: Option<bool>,
 }
@@ -175,14 +178,14 @@ pub(crate) async fn fail(
     Guard(write): Guard,
     given: Given<FailBody, FailParams>,
 ) -> Handled<ReturnedRow> {
-    let FailBody { token, error, retryable } = match given {
+    let FailBody { token, error, error_type, retryable } = match given {
         Given::Said(body) => body,
-        Given::Raw(error, FailParams { token, retryable }) => {
+        Given::Raw(error, FailParams { token, error_type, retryable }) => {
             let retryable = retryable.ok_or_else(|| ApiError::invalid("retryable must be said: true or false"))?;
-            FailBody { token, error, retryable }
+            FailBody { token, error, error_type, retryable }
         }
     };
-    let returned = store.fail(&key, token, error, retryable, write).await?;
+    let returned = store.fail(&key, token, Failure { error, error_type, retryable }, write).await?;
     Ok(Success(returned.map(|returned| ReturnedRow { returned })))
 }
 

@@ -1,8 +1,8 @@
 //! Bodies of the outbox routes.
 
 use holdfast_machine::{
-    ActivityType, ClaimToken, Claimant, DispatchKey, Millis, Namespace, Payload, Returned, Row, RunId, Scope,
-    TaskQueue, WorkflowId,
+    ActivityType, ClaimToken, Claimant, DispatchKey, ErrorType, Millis, Namespace, Payload, Returned, Row, RunId,
+    Scope, TaskQueue, WorkflowId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,35 @@ pub struct Completed {
     pub seq: Option<u64>,
 }
 
+/// What went wrong with an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The error.
+    pub error: Payload,
+    /// Its type; if the row's retry policy calls it non-retryable, there is no further attempt.
+    pub error_type: Option<ErrorType>,
+    /// False: no further attempt.
+    pub retryable: bool,
+}
+
+impl Failure {
+    /// One that another attempt may mend.
+    pub fn retryable(error: Payload) -> Self {
+        Self { error, error_type: None, retryable: true }
+    }
+
+    /// One that no further attempt can mend.
+    pub fn for_good(error: Payload) -> Self {
+        Self { error, error_type: None, retryable: false }
+    }
+
+    /// The same with the type of its error.
+    #[must_use]
+    pub fn of_type(self, error_type: ErrorType) -> Self {
+        Self { error_type: Some(error_type), ..self }
+    }
+}
+
 /// Body of `.../fail`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -135,6 +164,9 @@ pub struct FailBody {
     /// The error.
     #[serde(default)]
     pub error: Payload,
+    /// Its type; if the row's retry policy calls it non-retryable, there is no further attempt.
+    #[serde(default)]
+    pub error_type: Option<ErrorType>,
     /// False: no further attempt.
     pub retryable: bool,
 }

@@ -1,7 +1,7 @@
 //! Transitions by key: an engine's own dispatcher drives its rows without a claim of its own.
 
 use anyhow::Result;
-use holdfast_client::Write;
+use holdfast_client::{Failure, Write};
 use holdfast_machine::{EventKind, NewEvent, Payload, Reject, RowStatus};
 
 use crate::checks::checks;
@@ -22,7 +22,7 @@ async fn unknown(trial: &Trial) -> Result<()> {
     for key in [row_key(&workflow, 9), row_key(&trial.id("nobody")?, 1)] {
         let write = Write::default;
         same("complete", trial.store.complete(&key, None, Payload::text("x"), write()).await?.value, None)?;
-        same("fail", trial.store.fail(&key, None, Payload::text("x"), false, write()).await?.value, None)?;
+        same("fail", trial.store.fail(&key, None, Failure::for_good(Payload::text("x")), write()).await?.value, None)?;
         same("retry", trial.store.retry(&key, None, 0, write()).await?.value, None)?;
         same("the head", trial.head(&key.workflow).await?, if key.workflow == workflow { 1 } else { 0 })?;
     }
@@ -45,7 +45,8 @@ async fn completes(trial: &Trial) -> Result<()> {
 async fn fails(trial: &Trial) -> Result<()> {
     let workflow = trial.open("fails", [1]).await?;
     let key = row_key(&workflow, 1);
-    let returned = trial.store.fail(&key, None, Payload::text("by key"), false, Write::default()).await?.value;
+    let returned =
+        trial.store.fail(&key, None, Failure::for_good(Payload::text("by key")), Write::default()).await?.value;
     let found = returned.map(|returned| (returned.status, returned.failed_seq));
     same("what came of it", found, Some((RowStatus::Failed, Some(4))))?;
     same("the last event", trial.kinds(&workflow).await?.pop(), Some(EventKind::ActivityFailed))
@@ -57,7 +58,7 @@ async fn hands_back(trial: &Trial) -> Result<()> {
     let pending = || Reject::RowNotClaimed { key: key.clone(), status: RowStatus::Pending };
     let retry = async || trial.store.retry(&key, None, 0, Write::default()).await;
     refused("a row that nobody holds", retry().await, pending())?;
-    let failed = trial.store.fail(&key, None, Payload::default(), true, Write::default()).await;
+    let failed = trial.store.fail(&key, None, Failure::retryable(Payload::default()), Write::default()).await;
     refused("a failed attempt of a row that nobody holds", failed, pending())?;
     let held = trial.claim_one().await?;
     let back = retry().await?.value.map(|back| (back.status, back.deliveries));
@@ -68,7 +69,7 @@ async fn hands_back(trial: &Trial) -> Result<()> {
 async fn finished(trial: &Trial) -> Result<()> {
     let workflow = trial.open("finished", [1, 2, 3]).await?;
     trial.store.complete(&row_key(&workflow, 1), None, Payload::default(), Write::default()).await?;
-    trial.store.fail(&row_key(&workflow, 2), None, Payload::default(), false, Write::default()).await?;
+    trial.store.fail(&row_key(&workflow, 2), None, Failure::for_good(Payload::default()), Write::default()).await?;
     trial.store.settle(&workflow, Write::default()).await?;
     let head = trial.head(&workflow).await?;
     for (ordinal, status) in [(1, RowStatus::Done), (2, RowStatus::Failed), (3, RowStatus::Cancelled)] {
@@ -76,7 +77,11 @@ async fn finished(trial: &Trial) -> Result<()> {
         let terminal = || Reject::AlreadyTerminal { key: key.clone(), status: Some(status) };
         let write = Write::default;
         refused("complete", trial.store.complete(&key, None, Payload::default(), write()).await, terminal())?;
-        refused("fail", trial.store.fail(&key, None, Payload::default(), true, write()).await, terminal())?;
+        refused(
+            "fail",
+            trial.store.fail(&key, None, Failure::retryable(Payload::default()), write()).await,
+            terminal(),
+        )?;
         refused("retry", trial.store.retry(&key, None, 0, write()).await, terminal())?;
     }
     same("the head", trial.head(&workflow).await?, head)

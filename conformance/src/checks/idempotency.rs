@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
-use holdfast_client::{ClaimCall, ReadMode, Write};
+use holdfast_client::{ClaimCall, Failure, ReadMode, Write};
 use holdfast_machine::{Commit, Fence, NodeName, Payload, Reject, RowStatus};
 
 use crate::checks::checks;
@@ -51,7 +51,12 @@ async fn every_call(trial: &Trial) -> Result<()> {
 
     let fail = async || {
         let error = Payload::text("broken");
-        anyhow::Ok(store.fail(&taken[1].key, Some(taken[1].token), error, false, trial.keyed("fail")?).await?.value)
+        anyhow::Ok(
+            store
+                .fail(&taken[1].key, Some(taken[1].token), Failure::for_good(error), trial.keyed("fail")?)
+                .await?
+                .value,
+        )
     };
     let first = fail().await?;
     same("fail", fail().await?, first)?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use futures::future::join_all;
-use holdfast_client::Write;
+use holdfast_client::{Failure, Write};
 use holdfast_machine::{ClaimToken, EventKind, NewRow, Payload, Reject, RetryPolicy, RowStatus};
 
 use crate::checks::checks;
@@ -102,7 +102,11 @@ async fn made_up_tokens(trial: &Trial) -> Result<()> {
             let result = Payload::text("made up");
             let write = Write::default;
             refused("complete", trial.store.complete(&key, Some(token), result.clone(), write()).await, lost())?;
-            refused("fail", trial.store.fail(&key, Some(token), result.clone(), false, write()).await, lost())?;
+            refused(
+                "fail",
+                trial.store.fail(&key, Some(token), Failure::for_good(result.clone()), write()).await,
+                lost(),
+            )?;
             refused("retry", trial.store.retry(&key, Some(token), 0, write()).await, lost())?;
             refused("heartbeat", trial.store.heartbeat(&key, token, 1_000, result, write()).await, lost())?;
         }
@@ -228,7 +232,11 @@ async fn no_row(trial: &Trial) -> Result<()> {
     let missing = || Reject::RowNotFound { key: key.clone() };
     let (token, write) = (delivery.token, Write::default);
     refused("complete", trial.store.complete(&key, Some(token), Payload::default(), write()).await, missing())?;
-    refused("fail", trial.store.fail(&key, Some(token), Payload::default(), true, write()).await, missing())?;
+    refused(
+        "fail",
+        trial.store.fail(&key, Some(token), Failure::retryable(Payload::default()), write()).await,
+        missing(),
+    )?;
     refused("retry", trial.store.retry(&key, Some(token), 0, write()).await, missing())?;
     refused("heartbeat", trial.store.heartbeat(&key, token, 1, Payload::default(), write()).await, missing())
 }

@@ -1,7 +1,7 @@
 //! Limits: what is over one is refused with the limit and the figure, and nothing is written.
 
 use anyhow::Result;
-use holdfast_client::{ClaimCall, ClaimHolder, PageCall, ReadMode, Write};
+use holdfast_client::{ClaimCall, ClaimHolder, Failure, PageCall, ReadMode, Write};
 use holdfast_machine::{Commit, EventKind, NewEvent, NewRow, Payload, RetryPolicy};
 
 use crate::checks::checks;
@@ -34,7 +34,12 @@ async fn payloads(trial: &Trial) -> Result<()> {
     let taken = trial.claim_one().await?;
     let (key, token) = (&taken.key, taken.token);
     over_limit("a result", store.complete(key, Some(token), sized(most + 1), write()).await, limit, actual)?;
-    over_limit("an error", store.fail(key, Some(token), sized(most + 1), true, write()).await, limit, actual)?;
+    over_limit(
+        "an error",
+        store.fail(key, Some(token), Failure::retryable(sized(most + 1)), write()).await,
+        limit,
+        actual,
+    )?;
     over_limit("details", store.heartbeat(key, token, 1_000, sized(most + 1), write()).await, limit, actual)?;
     same("the head", trial.head(&workflow).await?, 3)?;
     store.append(&workflow, 3, vec![note("").with(sized(most))], write()).await?;

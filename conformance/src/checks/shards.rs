@@ -1,7 +1,7 @@
 //! Shards and fences: who owns what, and that a write under an old ownership does not land.
 
 use anyhow::{Result, bail, ensure};
-use holdfast_client::{Adoption, ReadMode, Write};
+use holdfast_client::{Adoption, Failure, ReadMode, Write};
 use holdfast_machine::{
     Commit, Epoch, Fence, IdempotencyKey, Liveness, NodeName, Payload, Reject, RowStatus, ShardEntry, ShardId,
     WorkflowId,
@@ -82,7 +82,7 @@ async fn wrong_fences(trial: &Trial) -> Result<()> {
         refused("rearm", store.rearm(&workflow, trial.rows([2])?, write()).await, not_owner())?;
         refused("complete", store.complete(key, token, payload(), write()).await, not_owner())?;
         refused("complete by key", store.complete(key, None, payload(), write()).await, not_owner())?;
-        refused("fail", store.fail(key, token, payload(), true, write()).await, not_owner())?;
+        refused("fail", store.fail(key, token, Failure::retryable(payload()), write()).await, not_owner())?;
         refused("retry", store.retry(key, token, 0, write()).await, not_owner())?;
         let beat = store.heartbeat(key, delivery.token, 1_000, payload(), write()).await;
         refused("heartbeat", beat, not_owner())?;

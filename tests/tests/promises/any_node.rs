@@ -1,7 +1,7 @@
 //! Section 4: any node takes any request. Section 10 and reliability 18: reads see what was acknowledged.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_client::{ReadMode, Write};
+use holdfast_client::{Failure, ReadMode, Write};
 use holdfast_machine::{Payload, RowStatus};
 use holdfast_tests::cluster::{NAMES, Setup};
 use holdfast_tests::{check, work};
@@ -25,7 +25,9 @@ async fn any_node_takes_any_request() -> Result<()> {
         let [first, second, third] = &claimed[..] else { anyhow::bail!("{claimed:?}") };
         there.heartbeat(&first.key, first.token, 60_000, Payload::text("half"), Write::default()).await?;
         work::complete(there, first, "done").await?;
-        let failed = there.fail(&second.key, Some(second.token), Payload::text("no"), true, Write::default()).await?;
+        let failed = there
+            .fail(&second.key, Some(second.token), Failure::retryable(Payload::text("no")), Write::default())
+            .await?;
         ensure!(failed.value.context("a row")?.status == RowStatus::Pending, "a failed row waits for its next attempt");
         let back = there.retry(&third.key, Some(third.token), 60_000, Write::default()).await?;
         ensure!(back.value.context("a row")?.deliveries == 1, "a row that was handed back counts");
