@@ -28,10 +28,12 @@ mod namespaces;
 mod problem;
 mod rows;
 mod send;
+mod sessions;
 mod sse;
 mod timers;
 mod visibility;
 pub mod wire;
+mod worker_stream;
 
 pub use client::{Client, ClientOptions};
 pub use error::ClientError;
@@ -39,8 +41,10 @@ pub use events::{EventStream, HeadStream};
 pub use problem::Problem;
 pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    DueTimer, DueTimers, Encoding, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage,
-    HeadScope, ListCall, ListedRow, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView,
-    RowsInNamespace, Runs, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute,
-    WorkflowList, WorkflowView, Write,
+    DueTimer, DueTimers, Encoding, Ended, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage,
+    HeadPage, HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall, ReadMode, Reconciled,
+    RedriveMode, RoutePage, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView, SessionWithRows,
+    StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList,
+    WorkflowView, Write,
 };
+pub use worker_stream::{WorkerReceiver, WorkerSender, WorkerStream};

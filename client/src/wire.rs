@@ -37,7 +37,7 @@ pub use rows::{
     DeadLetterPage, FailureDelivered, FailureDeliveredBody, RedriveBody, RedriveMode, Redriven, StageBody, StagedRows,
 };
 pub use sessions::{
-    Ended, HeldRow, NodeMessage, SessionPage, SessionView, SessionWithRows, WithdrawnRow, WorkerMessage,
+    Ended, HeldRow, NodeMessage, SessionFilter, SessionPage, SessionView, SessionWithRows, WithdrawnRow, WorkerMessage,
 };
 pub use timers::{DueTimer, DueTimers, ExpiredCall, RetiredTimer, Scheduled, TimerPage};
 pub use visibility::{Counted, ListCall, WorkflowList};

@@ -54,7 +54,7 @@ pub struct Delivery {
     pub key: DispatchKey,
     /// The proof of this claim, for heartbeat, complete, fail and retry.
     pub token: ClaimToken,
-    /// When the lease ends; none for a node's own claim.
+    /// When the lease ends; none for a node's own claim, and for a session's, whose rows end with it.
     pub deadline: Option<Millis>,
     /// The run that staged the row.
     pub run_id: RunId,

@@ -4,7 +4,9 @@
 //! [`WorkerMessage::Attach`]. Outcomes do not go over the stream: `complete`, `fail` and the heartbeats of single rows are
 //! calls like any other's, so that they can be repeated under their idempotency key at any node.
 
-use holdfast_machine::{Attached, ClaimToken, DispatchKey, Millis, NodeName, RowStatus, SessionId, Worker};
+use holdfast_machine::{
+    Attached, ClaimToken, DispatchKey, Millis, Namespace, NodeName, RowStatus, SessionId, TaskQueue, Worker,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Delivery;
@@ -103,6 +105,22 @@ pub enum NodeMessage {
     },
 }
 
+impl NodeMessage {
+    /// The message's number; none for the last message, which needs none.
+    pub fn number(&self) -> Option<u64> {
+        match self {
+            Self::Attached { number, .. }
+            | Self::Deliveries { number, .. }
+            | Self::Withdrawn { number, .. }
+            | Self::Paused { number, .. }
+            | Self::Resumed { number, .. }
+            | Self::Extended { number, .. }
+            | Self::Draining { number } => Some(*number),
+            Self::Ended { .. } => None,
+        }
+    }
+}
+
 /// Why a connection ends. Variants are only added at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -133,7 +151,8 @@ pub struct HeldRow {
     pub token: ClaimToken,
 }
 
-/// A row that was taken from a session.
+/// A row that is the session's no more, by whatever hand. The worker's own outcomes are among them; it leaves out rows
+/// that it has finished, or waits to hear about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WithdrawnRow {
@@ -166,14 +185,26 @@ pub struct SessionView {
     pub rows: u64,
 }
 
+/// Which sessions are listed; by default all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SessionFilter {
+    /// Only workers that work for this namespace.
+    #[serde(default)]
+    pub namespace: Option<Namespace>,
+    /// Only workers that serve this task queue.
+    #[serde(default)]
+    pub task_queue: Option<TaskQueue>,
+}
+
 /// A page of sessions, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionPage {
     /// The sessions.
     pub sessions: Vec<SessionView>,
-    /// Where the next page begins; none behind the last one.
-    pub next: Option<String>,
+    /// Where the next page begins; null at the end.
+    pub next_cursor: Option<String>,
 }
 
 /// Answer of `GET /v1/sessions/{session}`.
