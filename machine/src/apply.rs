@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::archive::{Archive, ArchiveResult};
 use crate::command::{Command, Entry, Request, RowAction};
 use crate::dedup;
+use crate::dispatch::Stirred;
 use crate::event::{ClusterEvent, Effect};
 use crate::keys;
 use crate::limits::KEYS_REMOVED_PER_ENTRY_MAX;
@@ -35,6 +36,8 @@ impl Machine {
         let before = apply.now();
         apply.state.meta.now = before.max(entry.at);
         apply.pass_timers(before);
+        apply.pass_rows();
+        apply.end_sessions();
         apply.end_leases();
         apply.forget_replies();
         let mut replies = Vec::with_capacity(entry.requests.len());
@@ -66,12 +69,14 @@ fn is_passing(reply: &Result<Reply, Reject>) -> bool {
 }
 
 impl<'a> Apply<'a> {
-    fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
+    pub fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
         let (events, effects) = (Vec::new(), Vec::new());
-        Self { state, archive, log_index, tokens: 0, removable: KEYS_REMOVED_PER_ENTRY_MAX, events, effects }
+        let (removable, stirred) = (KEYS_REMOVED_PER_ENTRY_MAX, Stirred::default());
+        Self { state, archive, log_index, tokens: 0, removable, events, effects, stirred }
     }
 
-    fn end(self, replies: Vec<Result<Reply, Reject>>) -> Applied {
+    fn end(mut self, replies: Vec<Result<Reply, Reject>>) -> Applied {
+        self.dispatch();
         self.state.seal(self.log_index);
         Applied { replies, events: self.events, effects: self.effects }
     }
@@ -109,6 +114,7 @@ impl<'a> Apply<'a> {
     }
 
     fn command(&mut self, command: Command) -> ArchiveResult<Result<Reply, Reject>> {
+        self.stirred.presented.clear();
         match command {
             Command::Create { shard_count } => Ok(self.create(shard_count)),
             Command::Boot { node, boot } => self.boot(node, boot),
@@ -136,7 +142,7 @@ impl<'a> Apply<'a> {
             Command::Redrive { key, forced } => self.redrive(key, forced),
             Command::Purge { workflows } => self.purge(workflows).map(Ok),
             Command::Delete { workflow } => self.delete_workflow(workflow),
-            Command::Session { session, change: _ } => Ok(Err(Reject::SessionNotFound { session })),
+            Command::Session { session, change } => Ok(self.session(session, change)),
         }
     }
 
@@ -146,6 +152,7 @@ impl<'a> Apply<'a> {
         for node in gone {
             self.state.members.remove(&node);
             self.state.delete(keys::member(&node));
+            self.detach_from(&node, None);
             self.events.push(ClusterEvent::PeerRemoved { node });
         }
         for member in named.into_values() {
@@ -174,6 +181,7 @@ impl<'a> Apply<'a> {
         match member.liveness {
             Liveness::Down { evidence } if !was_down => {
                 self.events.push(ClusterEvent::PeerDown { node: node.clone(), evidence });
+                self.detach_from(&node, None);
             }
             Liveness::Up if was != Some(Liveness::Up) => self.events.push(ClusterEvent::PeerUp { node: node.clone() }),
             _ => {}

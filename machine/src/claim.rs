@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::archive::ArchiveResult;
 use crate::command::{Claim, NewHolder, Scope};
-use crate::id::{ClaimToken, DispatchKey, Millis, WorkflowId};
+use crate::id::{ClaimToken, DispatchKey, Millis, Namespace, WorkflowId};
 use crate::keys;
 use crate::outbox::{Holder, Row, RowClaim, RowStatus};
 use crate::payload::Payload;
@@ -35,17 +35,28 @@ impl Apply<'_> {
 
         let mut claims = Vec::with_capacity(keys.len());
         for key in keys {
-            let shard = self.state.shard_of(&key.workflow);
             // The index lists live rows only, and each of them is in the map.
-            let Some(mut row) = self.state.rows.get(shard, &key).cloned() else { continue };
-            let token = self.mint();
-            row.status = RowStatus::Claimed;
-            let (claimed_at, heartbeat_at) = (self.now(), self.now());
-            row.claim = Some(RowClaim { token, holder: holder.clone(), claimed_at, deadline, heartbeat_at });
-            self.put_row(&key, row);
+            let Some((token, _)) = self.take_row(&key, holder.clone(), deadline) else { continue };
             claims.push(Claimed { key, token, deadline });
         }
         Ok(Reply::Claimed { claims })
+    }
+
+    /// Gives a live row to a holder. Returns the new claim's token and the row's namespace.
+    pub fn take_row(
+        &mut self,
+        key: &DispatchKey,
+        holder: Holder,
+        deadline: Option<Millis>,
+    ) -> Option<(ClaimToken, Namespace)> {
+        let shard = self.state.shard_of(&key.workflow);
+        let mut row = self.state.rows.get(shard, key).cloned()?;
+        let (token, namespace) = (self.mint(), row.namespace.clone());
+        row.status = RowStatus::Claimed;
+        let (claimed_at, heartbeat_at) = (self.now(), self.now());
+        row.claim = Some(RowClaim { token, holder, claimed_at, deadline, heartbeat_at });
+        self.put_row(key, row);
+        Some((token, namespace))
     }
 
     /// Who a claim is for, and until when.
@@ -92,6 +103,11 @@ impl Apply<'_> {
         let deadline = self.now().plus(lease_ms);
         let Some(claim) = row.claim.as_mut() else { return Ok(Err(Reject::ClaimLost { key })) };
         claim.deadline = claim.deadline.map(|_| deadline);
+        // A session's rows go on as long as it does.
+        let deadline = match &claim.holder {
+            Holder::Session { session } => self.state.sessions.get(session).map_or(deadline, |of| of.deadline),
+            Holder::Node { .. } | Holder::Lease { .. } => deadline,
+        };
         if !details.is_empty() {
             self.state.put(keys::details(&key), &details);
         }
@@ -114,10 +130,13 @@ impl Apply<'_> {
         })
     }
 
-    /// True while `token` is the row's claim and its lease, if it has one, has not ended.
+    /// True while `token` is the row's claim and its lease, if it or its session has one, has not ended.
     fn holds(&self, row: &Row, token: ClaimToken) -> bool {
-        let runs = |deadline: Option<Millis>| deadline.is_none_or(|deadline| deadline > self.now());
-        row.claim.as_ref().is_some_and(|claim| claim.token == token && runs(claim.deadline))
+        let Some(claim) = row.claim.as_ref().filter(|claim| claim.token == token) else { return false };
+        match &claim.holder {
+            Holder::Session { session } => self.state.sessions.is_alive(session, self.now()),
+            Holder::Node { .. } | Holder::Lease { .. } => claim.deadline.is_none_or(|deadline| deadline > self.now()),
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 //! | `H` | workflow id, NUL, ordinal, u64 | the namespace of a dead letter |
 //! | `K` | idempotency key | remembered reply |
 //! | `Q` | namespace | its settings |
+//! | `C` | session id | worker session |
+//! | `c` | session id | what the session was given last |
 //! | `J` | workflow id | what is left of a workflow that is being removed |
 //! | `U` | lane | number of workflows in the lane |
 //! | `V` | lane, start, u64, workflow id | close; none if open |
@@ -41,7 +43,8 @@ use serde::de::DeserializeOwned;
 use crate::archive::{ArchiveError, ArchiveResult};
 use crate::history::WorkflowStatus;
 use crate::id::{
-    AttributeName, BootId, DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, TimerId, WorkflowId,
+    AttributeName, BootId, DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, SessionId, ShardId, TimerId,
+    WorkflowId,
 };
 use crate::visibility::{Lane, WorkflowSort};
 
@@ -60,6 +63,8 @@ pub(crate) const REPLIES: u8 = b'K';
 pub(crate) const LANES: u8 = b'U';
 pub(crate) const NAMESPACES: u8 = b'Q';
 pub(crate) const REMOVALS: u8 = b'J';
+pub(crate) const SESSIONS: u8 = b'C';
+pub(crate) const TURNS: u8 = b'c';
 pub(crate) const RUNS: u8 = b'R';
 pub(crate) const FINISHED_ROWS: u8 = b'O';
 pub(crate) const OUTCOMES: u8 = b'T';
@@ -228,6 +233,14 @@ pub(crate) fn parse_lane(key: &[u8]) -> ArchiveResult<Lane> {
 
 pub(crate) fn namespace(name: &Namespace) -> Key {
     key(NAMESPACES, name.as_str(), &[])
+}
+
+pub(crate) fn session(id: &SessionId) -> Key {
+    key(SESSIONS, id.as_str(), &[])
+}
+
+pub(crate) fn turn(id: &SessionId) -> Key {
+    key(TURNS, id.as_str(), &[])
 }
 
 pub(crate) fn removal(id: &WorkflowId) -> Key {

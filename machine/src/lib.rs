@@ -19,7 +19,8 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow, and `staging.rs`), `claim.rs`,
-//! `transition.rs`, `session.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
+//! `transition.rs`, `attachment.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
+//! `dispatch.rs` gives due rows to worker sessions at the end of each entry (`session_index.rs`: which has room).
 //! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
 //! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
@@ -29,6 +30,7 @@
 
 mod apply;
 mod archive;
+mod attachment;
 mod attributes;
 mod claim;
 mod command;
@@ -36,6 +38,7 @@ mod commit;
 mod cursor;
 mod dead_letter;
 mod dedup;
+mod dispatch;
 mod event;
 mod history;
 mod id;
@@ -60,6 +63,7 @@ mod row_index;
 #[cfg(feature = "openapi")]
 mod schema;
 mod session;
+mod session_index;
 mod shard;
 mod staging;
 mod standalone;
@@ -69,6 +73,7 @@ mod timer_index;
 mod transition;
 #[cfg(test)]
 mod trial;
+mod upcoming;
 mod validate;
 mod visibility;
 

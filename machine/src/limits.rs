@@ -5,8 +5,18 @@ use serde::{Deserialize, Serialize};
 
 /// Longest text id, in bytes.
 pub const ID_BYTES_MAX: usize = 255;
-/// Leases that one log entry ends at most; the rest end with the next entry.
+/// Leases that one log entry ends at most, and sessions and their rows, give or take those of one session; the rest end with the next entry.
 pub const LEASES_ENDED_PER_ENTRY_MAX: usize = 1_000;
+/// Most worker sessions at a time; they are all in memory.
+pub const SESSIONS_MAX: u64 = 100_000;
+/// Most rows that a session holds at a time. They end together, so that it bounds an entry as well.
+pub const WORKER_CONCURRENCY_MAX: u32 = 1_000;
+/// Most namespaces that a session serves.
+pub const WORKER_NAMESPACES_MAX: usize = 100;
+/// Most activity types that a session names.
+pub const WORKER_ACTIVITY_TYPES_MAX: usize = 1_000;
+/// Rows that one log entry gives to sessions at most; the rest goes with the next entry.
+pub const ROWS_GIVEN_PER_ENTRY_MAX: usize = 1_000;
 /// Remembered replies that one log entry forgets at most.
 pub const REPLIES_FORGOTTEN_PER_ENTRY_MAX: usize = 1_000;
 /// How long a reply is remembered for its idempotency key, in milliseconds of log time.

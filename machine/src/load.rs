@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::archive::{Archive, ArchiveResult, Pair};
+use crate::dispatch::session_claim;
 use crate::id::{IdempotencyKey, WorkflowId};
 use crate::keys;
 use crate::member::MemberState;
@@ -22,6 +23,7 @@ impl Machine {
         let mut machine = Self::default();
         if let Some(stored) = archive.get(&keys::meta())? {
             machine.meta = keys::decode(&keys::meta(), &stored)?;
+            machine.index.upcoming.pass(machine.meta.now);
         }
         each(archive, keys::MEMBERS, |key, member: MemberState| {
             machine.members.insert(keys::parse_id(key)?, member);
@@ -44,9 +46,20 @@ impl Machine {
             machine.open.insert(machine.shard_of(&id), id, workflow);
             Ok(())
         })?;
+        each(archive, keys::SESSIONS, |key, session| {
+            machine.sessions.put(&keys::parse_id(key)?, session, machine.meta.now);
+            Ok(())
+        })?;
+        each(archive, keys::TURNS, |key, turn| {
+            machine.sessions.set_turn(&keys::parse_id(key)?, turn);
+            Ok(())
+        })?;
         each(archive, keys::LIVE_ROWS, |key, row: Row| {
             let key = keys::parse_live_row(key)?;
             machine.index.insert(&key, &row, machine.standing(&key));
+            if let Some((session, token)) = session_claim(&row) {
+                machine.sessions.hold(session, token, key.clone(), machine.meta.now);
+            }
             machine.rows.insert(machine.shard_of(&key.workflow), key, row);
             Ok(())
         })?;

@@ -147,6 +147,7 @@ impl Apply<'_> {
     pub fn tell_of_room(&mut self, namespace: &Namespace, had_room: bool) {
         if !had_room && self.has_room(namespace) {
             self.effects.push(Effect::RoomForClaims { namespace: namespace.clone() });
+            self.stir_namespace(namespace);
         }
     }
 }

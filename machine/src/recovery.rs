@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::archive::ArchiveResult;
+use crate::dispatch::session_claim;
 use crate::event::ClusterEvent;
 use crate::id::{DispatchKey, Millis, WorkflowId};
 use crate::keys;
@@ -151,16 +152,21 @@ impl Apply<'_> {
         Ok(Reply::Reconciled { rearmed, settled, unknown })
     }
 
-    /// Up to `limit` claims that are old enough and that nothing vouches for. A lease that runs is the proof
-    /// that its holder lives; the age of the claim says nothing against it.
+    /// Up to `limit` claims that are old enough and that nothing vouches for. A lease that runs, the claim's own or its
+    /// session's, is the proof that its holder lives; the age of the claim says nothing against it.
     fn stale(&self, older_than_ms: u64, limit: u32, excluded: Vec<DispatchKey>) -> Vec<DispatchKey> {
         let now = self.now();
         let Some(until) = now.0.checked_sub(older_than_ms) else { return Vec::new() };
         let excluded: BTreeSet<DispatchKey> = excluded.into_iter().collect();
         let claims = self.state.index.claimed_until(None, Millis(until));
         let lapsed = claims.filter(|(_, deadline)| deadline.is_none_or(|deadline| deadline <= now));
-        let stale = lapsed.map(|(key, _)| key).filter(|key| !excluded.contains(key));
+        let stale = lapsed.map(|(key, _)| key).filter(|key| !excluded.contains(key) && !self.is_held_by_session(key));
         stale.take(limit as usize).cloned().collect()
+    }
+
+    fn is_held_by_session(&self, key: &DispatchKey) -> bool {
+        let row = self.state.rows.get(self.state.shard_of(&key.workflow), key);
+        row.is_some_and(|row| session_claim(row).is_some())
     }
 }
 

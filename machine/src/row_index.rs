@@ -15,6 +15,7 @@ use crate::id::{ActivityType, DispatchKey, Millis, Namespace, NodeName, ShardId,
 use crate::merge::merged;
 use crate::outbox::Row;
 use crate::row_counts::{CountsBy, RowCounts};
+use crate::upcoming::Upcoming;
 
 /// Where a pending row can be had: what a claim has to name to get it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,14 +42,17 @@ pub struct PendingRoute {
     pub next_due: Millis,
 }
 
-type Pool = (Namespace, TaskQueue);
+pub(crate) type Pool = (Namespace, TaskQueue);
 type Queue = BTreeSet<(Millis, DispatchKey)>;
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Lane {
+/// Pending rows of a pool that are had alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lane {
     owner: Option<NodeName>,
-    pin: Option<NodeName>,
-    activity: ActivityType,
+    /// The node that the rows are pinned to.
+    pub pin: Option<NodeName>,
+    /// What to run.
+    pub activity: ActivityType,
 }
 
 /// What a row's place in the index depends on besides the row itself. Whoever changes it takes the rows
@@ -69,6 +73,8 @@ pub(crate) struct RowIndex {
     /// By claim time; the value is the lease's end.
     claimed: BTreeMap<(Millis, DispatchKey), Option<Millis>>,
     counts: CountsBy<Namespace>,
+    /// When log time reaches rows that are not due yet.
+    pub upcoming: Upcoming,
 }
 
 impl RowIndex {
@@ -81,8 +87,9 @@ impl RowIndex {
                 self.leases.insert((deadline, key.clone()));
             }
         } else if !standing.held {
-            let lane = lane(row, standing.owner);
-            let queue = self.due.entry(pool(row)).or_default().entry(lane).or_default();
+            let (pool, lane) = (pool(row), lane(row, standing.owner));
+            self.upcoming.add(&pool, row.visible_after);
+            let queue = self.due.entry(pool).or_default().entry(lane).or_default();
             queue.insert((row.visible_after, key.clone()));
         }
     }
@@ -100,7 +107,9 @@ impl RowIndex {
         let (pool, lane) = (pool(row), lane(row, owner));
         let Some(lanes) = self.due.get_mut(&pool) else { return };
         if let Some(queue) = lanes.get_mut(&lane) {
-            queue.remove(&(row.visible_after, key.clone()));
+            if queue.remove(&(row.visible_after, key.clone())) {
+                self.upcoming.remove(&pool, row.visible_after);
+            }
             if queue.is_empty() {
                 lanes.remove(&lane);
             }
@@ -139,6 +148,17 @@ impl RowIndex {
     /// When the first row of a scope is or was due.
     pub fn next_due(&self, scope: &Scope) -> Option<Millis> {
         self.queues(scope, None).filter_map(|queue| queue.first()).map(|(at, _)| *at).min()
+    }
+
+    /// The first row of each lane of a pool.
+    pub fn heads(&self, pool: &Pool) -> impl Iterator<Item = (&Lane, &(Millis, DispatchKey))> {
+        let lanes = self.due.get(pool).into_iter().flatten();
+        lanes.filter_map(|(lane, queue)| Some((lane, queue.first()?)))
+    }
+
+    /// The first row of one lane.
+    pub fn head(&self, pool: &Pool, lane: &Lane) -> Option<&(Millis, DispatchKey)> {
+        self.due.get(pool)?.get(lane)?.first()
     }
 
     /// Up to `limit` routes with what waits on them, in order, from the one after `after` on. Merges the lanes of

@@ -8,9 +8,14 @@
 //! session from an older one, whose commands are refused from then on, so that a connection that was given up and is not
 //! quite dead cannot do harm. A session without an attachment is given nothing new.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ActivityType, BootId, Claimant, Millis, Namespace, NodeName, TaskQueue};
+use crate::limits::{WORKER_ACTIVITY_TYPES_MAX, WORKER_CONCURRENCY_MAX, WORKER_NAMESPACES_MAX};
+use crate::reject::Reject;
+use crate::validate::at_most;
 
 /// What a worker registers as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +41,28 @@ pub struct Worker {
     pub lease_ms: u64,
 }
 
+impl Worker {
+    /// Refuses a registration that makes no sense or is over a limit.
+    pub(crate) fn check(&self) -> Result<(), Reject> {
+        let namespaces: BTreeSet<&Namespace> = self.namespaces.iter().collect();
+        let problem = if namespaces.is_empty() {
+            "namespaces must name at least one"
+        } else if namespaces.len() < self.namespaces.len() {
+            "namespaces must be distinct"
+        } else if self.max_concurrency == 0 {
+            "max_concurrency must be at least 1"
+        } else if self.lease_ms == 0 {
+            "lease_ms must be at least 1"
+        } else {
+            at_most("max_concurrency", self.max_concurrency.into(), WORKER_CONCURRENCY_MAX.into())?;
+            at_most("the number of namespaces", self.namespaces.len() as u64, WORKER_NAMESPACES_MAX as u64)?;
+            let types = self.activity_types.len() as u64;
+            return at_most("the number of activity types", types, WORKER_ACTIVITY_TYPES_MAX as u64);
+        };
+        Err(Reject::invalid(problem))
+    }
+}
+
 /// A session as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -46,7 +73,8 @@ pub struct Session {
     pub opened_at: Millis,
     /// When it ends without a further heartbeat.
     pub deadline: Millis,
-    /// How often it was attached; the number of the current or last attachment.
+    /// The number of the current or last attachment. The first one's is its log index, so that a later session of the
+    /// same name has other numbers; each further one's is one more.
     pub attachment: u64,
     /// Where it is attached, if it is.
     pub attached: Option<Attached>,

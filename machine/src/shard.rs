@@ -112,8 +112,9 @@ impl Apply<'_> {
         member.boot = Some(boot.clone());
         self.state.put(keys::member(&node), &member);
         self.state.members.insert(node.clone(), member);
-        self.events.push(ClusterEvent::PeerBooted { node: node.clone(), boot });
+        self.events.push(ClusterEvent::PeerBooted { node: node.clone(), boot: boot.clone() });
         self.effects.push(Effect::TopologyChanged);
+        self.detach_from(&node, Some(&boot));
 
         let rearmed = self.rearm_held_by(&node);
         let mut by_shard: BTreeMap<ShardId, Vec<DispatchKey>> = BTreeMap::new();

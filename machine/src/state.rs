@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::archive::{Archive, ArchiveResult, Pair, Writes};
+use crate::dispatch::{Stirred, session_claim};
 use crate::event::{ClusterEvent, Effect};
 use crate::history::{Workflow, WorkflowStatus};
 use crate::id::{DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, WorkflowId};
@@ -21,6 +22,7 @@ use crate::namespace::NamespaceState;
 use crate::open_workflows::OpenWorkflows;
 use crate::outbox::{Row, RowStatus};
 use crate::row_index::{LiveRows, RowIndex, Standing};
+use crate::session_index::Sessions;
 use crate::shard::{Directory, ShardEntry};
 use crate::timer_index::TimerIndex;
 use crate::visibility::Lanes;
@@ -36,6 +38,8 @@ pub struct Meta {
     pub index: u64,
     /// 0 until the cluster is created.
     pub shard_count: u32,
+    /// True if the last entry had more rows to give to sessions than one entry may.
+    pub dispatch_cut: bool,
 }
 
 /// The deterministic state machine. See the crate's page for its rules.
@@ -51,6 +55,7 @@ pub struct Machine {
     pub(crate) rows: LiveRows,
     pub(crate) index: RowIndex,
     pub(crate) timers: TimerIndex,
+    pub(crate) sessions: Sessions,
     pub(crate) replies: BTreeSet<(Millis, IdempotencyKey)>,
     pub(crate) remembered: BTreeMap<IdempotencyKey, Millis>,
     pub(crate) lanes: Lanes,
@@ -74,6 +79,7 @@ pub(crate) struct Apply<'a> {
     pub removable: usize,
     pub events: Vec<ClusterEvent>,
     pub effects: Vec<Effect>,
+    pub stirred: Stirred,
 }
 
 impl Machine {
@@ -202,7 +208,7 @@ impl Machine {
     }
 
     /// True if the rows and timers of a workflow wait until it is resumed.
-    pub(crate) fn is_held(&self, workflow: &WorkflowId) -> bool {
+    pub fn is_held(&self, workflow: &WorkflowId) -> bool {
         self.open.get(workflow).is_some_and(is_paused)
     }
 
@@ -269,13 +275,16 @@ impl Apply<'_> {
     fn hold(&mut self, id: &WorkflowId, held: bool) {
         let shard = self.state.shard_of(id);
         let owner = self.state.owner_of(shard);
-        let Machine { rows, index, .. } = &mut *self.state;
+        let now = self.now();
+        let Machine { rows, index, sessions, .. } = &mut *self.state;
         for (key, row) in rows.of_workflow(shard, id) {
             index.remove(key, row, owner.clone());
             index.insert(key, row, Standing { owner: owner.clone(), held });
             if !held && row.claim.is_none() {
                 announce_due(&mut self.effects, row);
+                self.stirred.row(sessions, row, now);
             }
+            self.stirred.changed.extend(session_claim(row).map(|(session, _)| session.clone()));
         }
         self.state.timers.set_held(shard, id, held);
         if !held {
@@ -288,6 +297,7 @@ impl Apply<'_> {
         let shard = self.state.shard_of(&key.workflow);
         let standing = self.state.standing(key);
         let before = self.state.rows.remove(shard, key);
+        self.follow_claim(key, before.as_ref(), &row);
         if let Some(before) = &before {
             let had_room = before.claim.is_none() || self.has_room(&before.namespace);
             self.state.index.remove(key, before, standing.owner.clone());
@@ -312,6 +322,7 @@ impl Apply<'_> {
         self.state.put(keys::live_row(key), &row);
         if row.claim.is_none() && !standing.held {
             announce_due(&mut self.effects, &row);
+            self.stirred.row(&self.state.sessions, &row, self.state.meta.now);
         }
         self.state.index.insert(key, &row, standing);
         self.state.rows.insert(shard, key.clone(), row);

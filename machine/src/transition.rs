@@ -157,6 +157,7 @@ impl Apply<'_> {
             Ok(Some(row)) => row,
             nothing => return Ok(nothing),
         };
+        self.stirred.presented.extend(token);
         let is_attempt = !matches!(action, RowAction::Retry { .. });
         if is_attempt && let Some(reject) = self.outcome_stands(key, &row)? {
             return Ok(Err(reject));

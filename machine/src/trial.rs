@@ -11,6 +11,7 @@ use crate::outbox::{NewRow, RetryPolicy, Row};
 use crate::payload::Payload;
 use crate::reject::Reject;
 use crate::reply::Reply;
+use crate::session::{Attached, SessionChange, SessionReply, Worker};
 use crate::state::{Apply, Machine};
 use crate::timer::{Arming, TimerChange};
 use crate::{Applied, Claimed};
@@ -46,6 +47,19 @@ pub(crate) fn new_row(ordinal: u64) -> NewRow {
         visible_after: Millis(0),
         retry: RetryPolicy::default(),
         timeouts: Default::default(),
+    }
+}
+
+/// A worker that takes everything of the default pool, under a lease of 1,000 ms.
+pub(crate) fn worker(max_concurrency: u32) -> Worker {
+    Worker {
+        identity: id("bob"),
+        namespaces: vec![Default::default()],
+        task_queue: Default::default(),
+        activity_types: Vec::new(),
+        max_concurrency,
+        node: None,
+        lease_ms: 1_000,
     }
 }
 
@@ -146,6 +160,27 @@ impl Trial {
         }
     }
 
+    /// Attaches a session to node a, and returns the number of the attachment.
+    pub fn attach(&mut self, session: &str, worker: Worker) -> u64 {
+        let to = Attached { node: id("a"), boot: id("1") };
+        match self.change(session, SessionChange::Attach { worker, to }) {
+            Ok(SessionReply::Attached { attachment, .. }) => attachment,
+            other => panic!("not attached: {other:?}"),
+        }
+    }
+
+    pub fn change(&mut self, session: &str, change: SessionChange) -> Result<SessionReply, Reject> {
+        self.ask(Command::Session { session: id(session), change }).map(|reply| match reply {
+            Reply::Session(reply) => reply,
+            other => panic!("not of a session: {other:?}"),
+        })
+    }
+
+    /// The rows that a session holds, in the order in which it was given them.
+    pub fn held(&self, session: &str) -> Vec<String> {
+        self.machine.rows_of_session(&id(session), None).map(|(_, key)| key.to_string()).collect()
+    }
+
     pub fn complete(&mut self, key: &DispatchKey, token: ClaimToken) -> Result<Reply, Reject> {
         self.ask(Command::Complete { key: key.clone(), token: Some(token), result: Payload::default() })
     }
@@ -161,16 +196,7 @@ impl Trial {
     /// Works on the state from inside, past all checks.
     pub fn force<T>(&mut self, change: impl FnOnce(&mut Apply<'_>) -> T) -> T {
         self.index += 1;
-        let mut apply = Apply {
-            state: &mut self.machine,
-            archive: &self.archive,
-            log_index: self.index,
-            tokens: 0,
-            removable: crate::limits::KEYS_REMOVED_PER_ENTRY_MAX,
-            events: Vec::new(),
-            effects: Vec::new(),
-        };
-        let done = change(&mut apply);
+        let done = change(&mut Apply::begin(&mut self.machine, self.index, &self.archive));
         self.machine.seal(self.index);
         self.archive.commit(self.machine.take_writes());
         done

@@ -8,6 +8,7 @@ use crate::namespace::NamespaceSettings;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
 use crate::reject::Reject;
+use crate::session::SessionChange;
 
 /// Longest content type, in bytes.
 const CONTENT_TYPE_BYTES_MAX: usize = 255;
@@ -44,8 +45,12 @@ impl Limits {
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
             | Command::Purge { .. }
-            | Command::Delete { .. }
-            | Command::Session { .. } => Ok(()),
+            | Command::Delete { .. } => Ok(()),
+            Command::Session { change: SessionChange::Attach { worker, .. }, .. } => {
+                worker.check()?;
+                self.check_lease(worker.lease_ms)
+            }
+            Command::Session { .. } => Ok(()),
             Command::PutNamespace { settings, .. } => check_settings(settings),
             Command::Stage { rows, .. } => self.check_rows(rows),
         }

@@ -1,5 +1,5 @@
-//! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended or
-//! timers are due and nobody else writes, the safety net under rows whose holder is gone, and the removal of what
+//! Work that falls due by the clock alone, done by the leader: letting log time move on when leases have ended, or timers
+//! or rows that a worker waits for are due, and nobody else writes; the safety net under rows whose holder is gone, and the removal of what
 //! has been kept long enough.
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Reconcile {
     pub older_than_ms: u64,
 }
 
-/// Lets leases end and timers fall due on time, until the node stops. A timer that log time has passed is no
+/// Lets leases end and timers and rows fall due on time, until the node stops. A timer that log time has passed is no
 /// reason for another entry, however long it stays armed.
 pub(crate) async fn move_time(handle: Handle) {
     loop {
@@ -42,7 +42,7 @@ pub(crate) async fn move_time(handle: Handle) {
             None => LOOK_INTERVAL,
             Some(at) => match at.0.saturating_sub(SystemClock.now_ms()) {
                 0 if handle.is_leader() => match handle.propose(Command::Tick.into()).await {
-                    // There may be more of them than one entry ends.
+                    // There may be more of them than one entry ends or gives.
                     Ok(_) => Duration::from_millis(1),
                     Err(error) => {
                         tracing::debug!(%error, "log time does not move on; leases that have ended are still held");
@@ -62,7 +62,8 @@ fn first_due(handle: &Handle) -> Option<Millis> {
     }
     handle.view(|machine, _| {
         let timer = machine.next_timer_due(None, machine.now());
-        machine.next_lease_end().into_iter().chain(timer).min()
+        let leases = machine.next_lease_end().into_iter().chain(machine.next_session_end());
+        leases.chain(timer).chain(machine.next_dispatch_due()).min()
     })
 }
 
@@ -135,7 +136,7 @@ fn plan(machine: &Machine, older_than_ms: u64) -> Option<Command> {
     };
     let (gone, held): (Vec<_>, Vec<_>) = rows.iter().partition(is_gone);
     let newest = claimed_at(&gone.last()?.1)?;
-    let excluded = held.into_iter().filter(|(_, row)| !has_lease_until(row, now.plus(margin)));
+    let excluded = held.into_iter().filter(|(_, row)| !is_vouched_for(row, now.plus(margin)));
     Some(Command::Reconcile {
         older_than_ms: now.0.saturating_sub(newest.0),
         limit: u32::try_from(gone.len()).ok()?,
@@ -143,8 +144,11 @@ fn plan(machine: &Machine, older_than_ms: u64) -> Option<Command> {
     })
 }
 
-fn has_lease_until(row: &Row, at: Millis) -> bool {
-    row.claim.as_ref().and_then(|claim| claim.deadline).is_some_and(|deadline| deadline > at)
+/// True if a reconciliation leaves the row alone by itself: its lease runs until `at`, or a worker's session holds it.
+fn is_vouched_for(row: &Row, at: Millis) -> bool {
+    row.claim.as_ref().is_some_and(|claim| {
+        matches!(claim.holder, Holder::Session { .. }) || claim.deadline.is_some_and(|deadline| deadline > at)
+    })
 }
 
 fn claimed_at(row: &Row) -> Option<Millis> {
