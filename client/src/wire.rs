@@ -10,6 +10,7 @@ mod events;
 mod growth;
 mod listings;
 mod namespaces;
+mod node_message;
 mod outbox;
 mod rows;
 mod sessions;

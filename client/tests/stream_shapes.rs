@@ -151,3 +151,18 @@ fn sessions_as_they_are_listed() {
     let bytes = Encoding::Postcard.write(&page).unwrap();
     assert_eq!(Encoding::Postcard.read::<SessionPage>(&bytes).unwrap(), page);
 }
+
+#[test]
+fn a_delivery_keeps_its_json_to_the_letter() {
+    let input = r#"{"content_type":"application/json","json":{"n": 12345678901234567890.10}}"#;
+    let delivery = concat!(
+        r#""key":"w:1","token":"7-1","deadline":null,"run_id":"run-1","namespace":"default","task_queue":"default","#,
+        r#""activity_type":"charge","attempt":1,"deliveries":0"#
+    );
+    let text = format!(r#"{{"type":"deliveries","number":2,"deliveries":[{{{delivery},"input":{input}}}]}}"#);
+    let message: NodeMessage = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&message).unwrap(), text);
+    // In whatever order the members come.
+    let reordered = format!(r#"{{"deliveries":[{{{delivery},"input":{input}}}],"number":2,"type":"deliveries"}}"#);
+    assert_eq!(serde_json::from_str::<NodeMessage>(&reordered).unwrap(), message);
+}

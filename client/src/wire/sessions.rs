@@ -10,6 +10,7 @@ use holdfast_machine::{
 use serde::{Deserialize, Serialize};
 
 use super::Delivery;
+use super::node_message::Members;
 use crate::Problem;
 
 /// From the worker.
@@ -41,7 +42,7 @@ pub enum WorkerMessage {
 /// From the node. All but `Ended` are numbered, from 1 for each connection; heartbeats say which one came last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", try_from = "Members")]
 pub enum NodeMessage {
     /// The session is attached.
     Attached {
