@@ -372,6 +372,10 @@ mod tests {
             trial.arm(workflow, timer, at, 1).unwrap();
         }
         trial.append("held", NewEvent::of(EventKind::WorkflowPaused)).unwrap();
+        for session in ["first", "second"] {
+            trial.attach(session, crate::trial::worker(1));
+        }
+        trial.start("order-2", [1, 2, 3]);
         let mut loaded = Machine::load(&trial.archive).unwrap();
         let index = trial.machine.applied();
         assert_eq!(
@@ -389,6 +393,8 @@ mod tests {
             assert_eq!(due(&loaded), due(&trial.machine));
             assert_eq!(loaded.state_hash(), trial.machine.state_hash());
             assert_eq!(loaded.row_counts(), trial.machine.row_counts());
+            let due = |machine: &Machine| (machine.next_session_end(), machine.next_dispatch_due());
+            assert_eq!(due(&loaded), due(&trial.machine));
         }
         assert_eq!(loaded.take_writes(), trial.machine.take_writes());
     }

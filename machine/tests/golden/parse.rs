@@ -21,6 +21,8 @@
 //! | `namespace` | name, `ceiling=` `keep=ms` `keep:type=ms` `deprecated`; `keep=ever` for ever |
 //! | `purge` | workflows |
 //! | `delete` | workflow |
+//! | `attach` | session, `node/boot`, `max=` `lease=ms` `ns=a,b` `queue=` `types=a,b` `node=` |
+//! | `extend`, `detach`, `drain`, `close` | session, attachment |
 //! | `tick` | |
 //!
 //! Events: `started[/run id][@namespace]`, `run:type`, `search`, any of them with `?attribute=value,…`,
@@ -33,9 +35,10 @@
 //! `arm=name@time/seq` and `retire=name@time/seq`.
 
 use holdfast_machine::{
-    ActivityType, Arming, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence, IdempotencyKey,
-    Millis, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy, RowAction, RunId,
-    Scope, ShardId, TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
+    ActivityType, Arming, Attached, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence,
+    IdempotencyKey, Millis, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy,
+    RowAction, RunId, Scope, SessionChange, ShardId, TaskQueue, TimerChange, Transition, Worker, WorkflowId,
+    WorkflowStart, WorkflowType,
 };
 
 /// Looks up the n-th token of a row, from 1.
@@ -116,6 +119,9 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
         "namespace" => Command::PutNamespace { namespace: id(words[0]), settings: settings(&words[1..]) },
         "purge" => Command::Purge { workflows: words.iter().map(|word| id(word)).collect() },
         "delete" => Command::Delete { workflow: id(words[0]) },
+        "attach" | "extend" | "detach" | "drain" | "close" => {
+            Command::Session { session: id(words[0]), change: session(name, &words[1..]) }
+        }
         "tick" => Command::Tick,
         _ => transition(name, words, tokens),
     }
@@ -159,6 +165,30 @@ fn claim(words: &[&str]) -> Claim {
     };
     let limit = value(words, "limit").map_or(100, id);
     Claim { scope, limit, holder, hold: list("hold").into_iter().map(id::<WorkflowId>).collect() }
+}
+
+fn session(name: &str, words: &[&str]) -> SessionChange {
+    if name == "attach" {
+        let (node, boot) = words[0].split_once('/').unwrap();
+        let list = |name: &str| value(words, name).map_or(Vec::new(), |list| list.split(',').collect::<Vec<_>>());
+        let worker = Worker {
+            identity: id("bob"),
+            namespaces: value(words, "ns").unwrap_or("default").split(',').map(id).collect(),
+            task_queue: value(words, "queue").map(id).unwrap_or_default(),
+            activity_types: list("types").into_iter().map(id).collect(),
+            max_concurrency: value(words, "max").map_or(1, id),
+            node: value(words, "node").map(id),
+            lease_ms: value(words, "lease").map_or(1_000, number),
+        };
+        return SessionChange::Attach { worker, to: Attached { node: id(node), boot: id(boot) } };
+    }
+    let attachment = number(words[0]);
+    match name {
+        "extend" => SessionChange::Extend { attachment },
+        "detach" => SessionChange::Detach { attachment },
+        "drain" => SessionChange::Drain { attachment },
+        _ => SessionChange::Close { attachment },
+    }
 }
 
 fn settings(words: &[&str]) -> NamespaceSettings {

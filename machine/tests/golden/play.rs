@@ -135,12 +135,10 @@ impl Player {
         for reply in &applied.replies {
             out.push(show::reply(reply));
             let Ok(Reply::Claimed { claims }) = reply else { continue };
-            for claim in claims {
-                let known = self.tokens.entry(claim.key.clone()).or_default();
-                if !known.contains(&claim.token) {
-                    known.push(claim.token);
-                }
-            }
+            claims.iter().for_each(|claim| note(&mut self.tokens, &claim.key, claim.token));
+        }
+        for (key, row) in self.machine.live_rows() {
+            row.claim.iter().for_each(|claim| note(&mut self.tokens, key, claim.token));
         }
         self.finish(&applied, out);
     }
@@ -172,12 +170,23 @@ impl Player {
             }
             lines.extend(self.machine.timers_of(id, None, 100).iter().map(|arming| show::timer(id, arming)));
         }
+        for (id, session) in self.machine.sessions_after(None) {
+            lines.insert(show::session(id, session, self.machine.session_row_count(id)));
+        }
         for key in &self.rows {
             if let Some(row) = self.machine.row(&self.archive, key).unwrap() {
                 lines.insert(show::row(key, &row));
             }
         }
         lines
+    }
+}
+
+/// Remembers a token that was given out, whether by a claim or to a session.
+fn note(tokens: &mut BTreeMap<DispatchKey, Vec<ClaimToken>>, key: &DispatchKey, token: ClaimToken) {
+    let known = tokens.entry(key.clone()).or_default();
+    if !known.contains(&token) {
+        known.push(token);
     }
 }
 

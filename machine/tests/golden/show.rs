@@ -2,8 +2,8 @@
 
 use holdfast_machine::{
     Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Namespace, NamespaceState,
-    Payload, PendingRoute, Reject, Reply, Retirement, Route, Row, RowCounts, Run, ShardEntry, Staged, Workflow,
-    WorkflowId,
+    Payload, PendingRoute, Reject, Reply, Retirement, Route, Row, RowCounts, Run, Session, SessionId, ShardEntry,
+    Staged, Workflow, WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -118,6 +118,8 @@ pub fn effect(effect: &Effect) -> Option<String> {
         Effect::ShardLost { node, shard, epoch, new_owner } => {
             Some(format!("{node} lost shard {shard} to {new_owner} under epoch {epoch}"))
         }
+        Effect::RowsGiven { session } => Some(format!("{session} was given rows")),
+        Effect::SessionChanged { session } => Some(format!("what {session} holds has changed")),
         Effect::TimersDue { shard } => Some(format!("timers of shard {shard} are due")),
         _ => None,
     }
@@ -172,6 +174,14 @@ pub fn row(key: &DispatchKey, row: &Row) -> String {
     let judged = if row.failure_delivered { ", judged" } else { "" };
     let counts = format!("run {}, attempt {}, deliveries {}", row.run, row.attempt, row.deliveries);
     format!("row {key}: {}{claim}, {counts}, visible after {}{outcome}{judged}", row.status, row.visible_after)
+}
+
+pub fn session(id: &SessionId, session: &Session, rows: u64) -> String {
+    let attached =
+        session.attached.as_ref().map_or("not attached".to_owned(), |to| format!("on {}/{}", to.node, to.boot));
+    let draining = if session.draining { ", draining" } else { "" };
+    let (attachment, most, until) = (session.attachment, session.worker.max_concurrency, session.deadline);
+    format!("session {id}: {rows} of {most} rows, {attached} as {attachment}, until {until}{draining}")
 }
 
 pub fn unsettled((workflow, counts): &(WorkflowId, RowCounts)) -> String {

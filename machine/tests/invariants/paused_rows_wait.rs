@@ -15,6 +15,13 @@ pub fn check(step: &Step<'_>) {
             assert!(!was_paused || moved, "{} was claimed while its workflow was paused", claim.key);
         }
     }
+    for (key, _) in step.after.rows.iter().filter(|(key, _)| step.was_given(key)) {
+        let by_claim = step.said.iter().any(
+            |(_, reply)| matches!(reply, Ok(Reply::Claimed { claims }) if claims.iter().any(|claim| claim.key == *key)),
+        );
+        let status = step.after.status(&key.workflow);
+        assert!(by_claim || status != WorkflowStatus::Paused, "{key} was given to a session while it was to wait");
+    }
     for (_, key) in step.after.pending.iter().flat_map(|pending| &pending.rows) {
         let status = step.after.status(&key.workflow);
         assert_ne!(status, WorkflowStatus::Paused, "{key} is to be had while its workflow is paused");

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
-    Archive, Arming, Command, DispatchKey, Effect, HistoryEvent, Holder, ListedWorkflow, Machine, MemberState, Millis,
-    Namespace, NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts, RowStatus, Run, Scope,
-    ShardEntry, ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
+    Archive, Arming, ClaimToken, Command, DispatchKey, Effect, HistoryEvent, Holder, ListedWorkflow, Machine,
+    MemberState, Millis, Namespace, NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts,
+    RowStatus, Run, Scope, Session, SessionId, ShardEntry, ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId,
+    WorkflowQuery, WorkflowSort, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -52,6 +53,11 @@ pub struct Snapshot {
     /// Live rows by namespace.
     pub namespace_counts: BTreeMap<Namespace, RowCounts>,
     pub next_lease_end: Option<Millis>,
+    pub sessions: BTreeMap<SessionId, Session>,
+    /// What each of them holds, in the order in which it was given, read in pages of one.
+    pub session_rows: BTreeMap<SessionId, Vec<(ClaimToken, DispatchKey)>>,
+    pub next_session_end: Option<Millis>,
+    pub next_dispatch_due: Option<Millis>,
     /// Claimed rows by claim time, then key.
     pub claimed: Vec<DispatchKey>,
     /// The keys of everything that is stored.
@@ -100,6 +106,10 @@ impl Snapshot {
             namespaces: machine.namespaces_after(None).map(|(name, state)| (name.clone(), state.clone())).collect(),
             namespace_counts: machine.namespace_counts(None).map(|(name, counts)| (name.clone(), counts)).collect(),
             next_lease_end: machine.next_lease_end(),
+            sessions: machine.sessions_after(None).map(|(id, session)| (id.clone(), session.clone())).collect(),
+            session_rows: machine.sessions_after(None).map(|(id, _)| (id.clone(), rows_of(machine, id))).collect(),
+            next_session_end: machine.next_session_end(),
+            next_dispatch_due: machine.next_dispatch_due(),
             claimed: machine.stale_rows(now, 0, None, usize::MAX).into_iter().map(|(key, _)| key).collect(),
             stored: archive.scan(&[], &[u8::MAX], usize::MAX).unwrap().into_iter().map(|(key, _)| key).collect(),
             pending: pending(machine, &scopes(&rows)),
@@ -127,6 +137,15 @@ impl Snapshot {
     pub fn rows_in(&self, status: RowStatus) -> impl Iterator<Item = (&DispatchKey, &Row)> {
         self.rows.iter().filter(move |(_, row)| row.status == status)
     }
+}
+
+fn rows_of(machine: &Machine, session: &SessionId) -> Vec<(ClaimToken, DispatchKey)> {
+    let rows = pages(|last: Option<&(ClaimToken, DispatchKey)>| {
+        let mut rows = machine.rows_of_session(session, last.map(|(token, _)| *token));
+        rows.next().map(|(token, key)| (token, key.clone()))
+    });
+    assert_eq!(machine.session_row_count(session), rows.len() as u64);
+    rows
 }
 
 fn told(machine: &Machine, archive: &dyn Archive, id: &WorkflowId) -> Option<Told> {
@@ -315,8 +334,17 @@ impl Step<'_> {
     /// True if a lease or claim of this row could have ended by itself at the entry's time.
     pub fn lease_ended(&self, key: &DispatchKey) -> bool {
         let claim = self.before.rows.get(key).and_then(|row| row.claim.as_ref());
-        claim.is_some_and(|claim| {
-            matches!(claim.holder, Holder::Lease { .. }) && claim.deadline.is_some_and(|at| at <= self.after.now)
-        })
+        let deadline = claim.and_then(|claim| match &claim.holder {
+            Holder::Node { .. } => None,
+            Holder::Lease { .. } => claim.deadline,
+            Holder::Session { session } => self.before.sessions.get(session).map(|session| session.deadline),
+        });
+        deadline.is_some_and(|at| at <= self.after.now)
+    }
+
+    /// True if this entry gave the row to somebody.
+    pub fn was_given(&self, key: &DispatchKey) -> bool {
+        let claim = self.after.rows.get(key).and_then(|row| row.claim.as_ref());
+        claim.is_some_and(|claim| claim.token.index == self.index)
     }
 }

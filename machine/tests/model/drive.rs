@@ -6,9 +6,9 @@ use holdfast_machine::{
     RowAction, Scope, ShardId, TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
 };
 
-use crate::find;
 use crate::ops::{Event, Fencing, Move, Op, Seq, Timer, Token, What};
 use crate::oracle::Oracle;
+use crate::{find, sessions};
 
 pub const ORDINALS: [u64; 5] = [0, 1, 2, 3, u64::MAX];
 const KINDS: [EventKind; 9] = [
@@ -37,11 +37,11 @@ fn ordinal(number: u8) -> u64 {
     ORDINALS[usize::from(number) % ORDINALS.len()]
 }
 
-fn node(number: u8) -> NodeName {
+pub fn node(number: u8) -> NodeName {
     ["a", "b", "c"].get(usize::from(number)).unwrap_or(&"stranger").parse().unwrap()
 }
 
-fn boot(node: u8, number: u8) -> BootId {
+pub fn boot(node: u8, number: u8) -> BootId {
     BootId::new(format!("{node}-{number}")).unwrap()
 }
 
@@ -74,6 +74,7 @@ pub fn opening() -> Vec<Command> {
     let kept = Command::PutNamespace { namespace: namespace(0), settings };
     let commands =
         [Command::Create { shard_count: 2 }, kept].into_iter().chain(boots).chain([Command::Assign { owners }]);
+    let commands = commands.chain([sessions::first()]);
     commands.chain(workflows()[..3].iter().map(|id| Command::Commit(first_commit(id)))).collect()
 }
 
@@ -186,6 +187,7 @@ impl Past {
                 Command::PutNamespace { namespace: namespace(*number), settings }
             }
             What::Purge(of) => Command::Purge { workflows: of.iter().map(|of| workflow(*of)).collect() },
+            What::Session(number, change) => sessions::command(*number, change, oracle),
             What::Delete(of) => Command::Delete { workflow: workflow(*of) },
             What::Tick | What::Again(_) => Command::Tick,
         }
@@ -276,7 +278,7 @@ fn claim(what: &What, oracle: &Oracle) -> Claim {
     Claim { scope, limit: *limit, holder, hold: hold.iter().map(|of| workflow(*of)).collect() }
 }
 
-fn namespace(number: u8) -> Namespace {
+pub fn namespace(number: u8) -> Namespace {
     ["default", "other"].get(usize::from(number)).unwrap_or(&"unused").parse().unwrap()
 }
 

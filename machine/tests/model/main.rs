@@ -17,13 +17,15 @@ mod oracle_namespaces;
 mod oracle_nodes;
 mod oracle_removal;
 mod oracle_rows;
+mod oracle_sessions;
+mod sessions;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use holdfast_machine::{
     Applied, Command, DispatchKey, Effect, Entry, Fence, Machine, MemoryArchive, Millis, Reject, Reply, Request, Row,
-    limits,
+    SessionReply, limits,
 };
 use invariants::Snapshot;
 use ops::{Op, Step};
@@ -88,7 +90,7 @@ impl Run {
     fn members(&mut self, liveness: &[u8; 3]) {
         self.index += 1;
         let members = drive::members(liveness);
-        self.oracle.apply_members(&members);
+        self.oracle.apply_members(self.index, &members);
         let applied = self.machine.apply_members(self.index, &members, &self.archive).unwrap();
         self.twin.apply_members(self.index, &members, &MemoryArchive::default()).unwrap();
         self.compare(&applied, Vec::new());
@@ -129,9 +131,18 @@ impl Run {
     }
 
     fn commit(&mut self, applied: &Applied) -> Snapshot {
+        for effect in &applied.effects {
+            if let Effect::RowsGiven { .. } = effect {
+                *self.answers.entry("Rows given".to_owned()).or_default() += 1;
+            }
+        }
         applied.replies.iter().for_each(reads_back);
         applied.events.iter().for_each(reads_back);
         self.archive.commit(self.machine.take_writes());
+        for (key, row) in &self.oracle.rows {
+            let given = row.claim.as_ref().map(|claim| (key.clone(), claim.token));
+            self.past.tokens.extend(given.filter(|given| !self.past.tokens.contains(given)));
+        }
         assert_eq!(self.machine.state_hash(), self.twin.state_hash(), "two machines, one log, two hashes");
         look(&self.machine, &self.archive)
     }
@@ -171,6 +182,8 @@ impl Run {
         }
         expected.sort_by(|(a, _), (b, _)| a.cmp(b));
         assert_eq!(after.rows.clone().into_iter().collect::<Vec<_>>(), expected, "the rows");
+        let sessions: BTreeMap<_, _> = self.oracle.sessions.iter().cloned().collect();
+        assert_eq!(after.sessions, sessions, "the sessions");
         let namespaces: BTreeMap<_, _> = self.oracle.namespaces.iter().cloned().collect();
         assert_eq!(after.namespaces, namespaces, "the namespaces");
         let mut timers = self.oracle.timers.clone();
@@ -204,6 +217,9 @@ fn kind(reply: &Result<Reply, Reject>) -> String {
         Ok(Reply::Returned(returned)) => format!("Returned {}", returned.status),
         Ok(Reply::Adopted(moved)) if !moved.rearmed.is_empty() => "Adopted with rows".to_owned(),
         Ok(Reply::Transferred(moved)) if !moved.rearmed.is_empty() => "Transferred with rows".to_owned(),
+        Ok(Reply::Session(SessionReply::Attached { resumed: true, .. })) => "Attached again".to_owned(),
+        Ok(Reply::Session(SessionReply::Closed { rearmed: 1.. })) => "Closed with rows".to_owned(),
+        Ok(Reply::Session(reply)) => format!("{reply:?}").split(' ').next().unwrap().to_owned(),
         Ok(Reply::Purged { workflows: 1.., .. }) => "Purged some".to_owned(),
         Ok(reply) => format!("{reply:?}").split([' ', '(']).next().unwrap().to_owned(),
     }
@@ -306,6 +322,15 @@ const EXPECTED: &[&str] = &[
     "Purged",
     "Purged some",
     "Deleted",
+    "Rows given",
+    "Attached",
+    "Attached again",
+    "Detached",
+    "Draining",
+    "Closed",
+    "Closed with rows",
+    "session_not_found",
+    "session_moved",
     "workflow_open",
     "namespace_deprecated",
     "TimerScheduled",

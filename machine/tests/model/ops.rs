@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::find::{Find, find};
+use crate::sessions::{Change, change};
 
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -170,6 +171,7 @@ pub enum What {
         next_kept: Option<Option<u64>>,
     },
     Purge(Vec<u8>),
+    Session(u8, Change),
     Delete(u8),
     Tick,
     /// The request that was sent so many requests ago, once more.
@@ -205,6 +207,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         24 => work(),
+        6 => change().prop_map(|(session, change)| What::Session(session, change)),
         5 => nodes(),
         1 => (0u8..6).prop_map(What::Again),
     ]
@@ -247,12 +250,12 @@ fn work() -> impl Strategy<Value = What> {
         3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
-        1 => (0u8..3, prop::option::weighted(0.5, 0u32..6), prop::bool::weighted(0.2), kept(), prop::option::of(kept()))
+        2 => (0u8..3, prop::option::weighted(0.6, 0u32..6), prop::bool::weighted(0.15), kept(), prop::option::of(kept()))
             .prop_map(|(namespace, ceiling, deprecated, kept, next_kept)| {
                 What::PutNamespace { namespace, ceiling, deprecated, kept, next_kept }
             }),
         2 => prop::sample::subsequence(vec![0u8, 1, 2, 3], 1..=4).prop_map(What::Purge),
-        2 => (0u8..5).prop_map(What::Delete),
+        5 => (0u8..5).prop_map(What::Delete),
         4 => (0u8..4, timer()).prop_map(|(workflow, timer)| What::Timer(workflow, timer)),
         1 => Just(What::Tick),
     ]

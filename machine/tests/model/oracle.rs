@@ -3,8 +3,9 @@
 //! the machine, and no logic.
 
 use holdfast_machine::{
-    Arming, BootId, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness, Member, Millis,
-    Namespace, NamespaceState, NodeName, Reject, Reply, Request, Row, RowStatus, ShardEntry, ShardId, WorkflowId,
+    Arming, BootId, ClaimToken, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness,
+    Member, Millis, Namespace, NamespaceState, NodeName, Reject, Reply, Request, Row, RowStatus, Session, SessionId,
+    ShardEntry, ShardId, WorkflowId,
 };
 
 pub type Answer = Result<Reply, Reject>;
@@ -37,6 +38,11 @@ pub struct Oracle {
     pub timers: Vec<(WorkflowId, Arming)>,
     pub remembered: Vec<Remembered>,
     pub namespaces: Vec<(Namespace, NamespaceState)>,
+    pub sessions: Vec<(SessionId, Session)>,
+    /// What each session was given last.
+    pub turns: Vec<(SessionId, ClaimToken, Namespace)>,
+    /// Sessions that the entry attached.
+    pub attached: Vec<SessionId>,
     /// Workflows that the last entry removed.
     pub removed: Vec<WorkflowId>,
 }
@@ -48,21 +54,29 @@ impl Oracle {
         self.removed.clear();
         self.now = self.now.max(entry.at);
         let now = self.now;
+        let held = self.held_by_sessions();
+        self.end_sessions();
         for (_, row) in &mut self.rows {
             if row.claim.as_ref().and_then(|claim| claim.deadline).is_some_and(|deadline| deadline <= now) {
                 to_pending(row, now);
             }
         }
         self.remembered.retain(|remembered| remembered.at.0.saturating_add(REMEMBERED_MS) >= now.0);
-        entry.requests.iter().map(|request| self.request(request)).collect()
+        let answers = entry.requests.iter().map(|request| self.request(request)).collect();
+        self.dispatch(held);
+        answers
     }
 
-    pub fn apply_members(&mut self, members: &[Member]) {
+    pub fn apply_members(&mut self, index: u64, members: &[Member]) {
+        (self.index, self.tokens) = (index, 0);
+        let held = self.held_by_sessions();
         let boot_of = |name: &NodeName| {
             let known = self.members.iter().find(|(member, _)| member.name == *name);
             known.and_then(|(_, boot)| boot.clone())
         };
         self.members = members.iter().map(|member| (member.clone(), boot_of(&member.name))).collect();
+        self.detach_from_the_gone();
+        self.dispatch(held);
     }
 
     fn request(&mut self, request: &Request) -> Answer {
@@ -135,7 +149,7 @@ impl Oracle {
             Command::Redrive { key, forced } => self.redrive(key, *forced),
             Command::Purge { workflows } => self.purge(workflows),
             Command::Delete { workflow } => self.delete(workflow),
-            Command::Session { session, .. } => Err(Reject::SessionNotFound { session: session.clone() }),
+            Command::Session { session, change } => self.change_session(session, change),
         }
     }
 

@@ -41,6 +41,7 @@ impl Oracle {
         }
         *current = Some(boot.clone());
         self.boots.push((node.clone(), boot.clone()));
+        self.detach_from_the_gone();
         let rearmed = self.rearm_held(node, None);
         let now = self.now;
         let mut shards = Vec::new();

@@ -7,6 +7,7 @@ use holdfast_machine::{
 
 use crate::oracle::{Answer, Oracle, invalid, to_pending};
 use crate::oracle_histories::{fold, fresh, status_after};
+use crate::oracle_sessions::session_of;
 
 impl Oracle {
     pub fn claim(&mut self, claim: &Claim) -> Answer {
@@ -91,7 +92,8 @@ impl Oracle {
             return invalid();
         }
         let Some(mut row) = self.held(key, Some(token))? else { return invalid() };
-        let deadline = Millis(self.now.0.saturating_add(lease_ms));
+        let session = session_of(&row).and_then(|(id, _)| self.sessions.iter().find(|(known, _)| known == id));
+        let deadline = session.map_or(Millis(self.now.0.saturating_add(lease_ms)), |(_, session)| session.deadline);
         if let Some(claim) = row.claim.as_mut().filter(|claim| claim.deadline.is_some()) {
             claim.deadline = Some(deadline);
         }
@@ -270,7 +272,7 @@ impl Oracle {
         for (key, row) in &self.rows {
             let Some(claim) = &row.claim else { continue };
             let is_old = now.0 >= claim.claimed_at.0 && now.0 - claim.claimed_at.0 >= older_than_ms;
-            let lives = claim.deadline.is_some_and(|deadline| deadline > now);
+            let lives = claim.deadline.is_some_and(|deadline| deadline > now) || session_of(row).is_some();
             if is_old && !lives && !excluded.contains(key) {
                 stale.push((claim.claimed_at, key.clone()));
             }
