@@ -13,13 +13,14 @@ const LINES_MAX: usize = 450;
 const EMPTY_NAMES: [&str; 7] = ["manager", "helper", "util", "processor", "context", "common", "misc"];
 
 /// Crate, and the packages it must not name: the layers of the architecture, each knowing only those below.
-const FORBIDDEN: [(&str, &[&str]); 7] = [
+const FORBIDDEN: [(&str, &[&str]); 8] = [
     ("machine", &["tokio", "axum", "openraft", "sled", "rand", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("storage", &["openraft", "tokio", "axum", "holdfast-raft", "holdfast-api"]),
     ("raft", &["axum", "holdfast-api", "holdfast-node"]),
     ("api", &["openraft", "sled", "holdfast-node"]),
     ("client", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("worker", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api", "holdfast-node"]),
+    ("examples/engine", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-node"]),
     ("conformance", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-node"]),
 ];
 
