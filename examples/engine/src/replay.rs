@@ -283,3 +283,7 @@ fn outcome(event: &HistoryEvent) -> Result<Payload, ActivityError> {
     };
     Err(ActivityError { activity: String::new(), message, error: event.payload.clone() })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
