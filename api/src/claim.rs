@@ -8,24 +8,20 @@
 //! the reply leaves its rows to the end of their lease, or to a reconciliation; a retry under the same
 //! idempotency key gets them back before.
 
-use std::slice::Iter;
 use std::time::Duration;
 
 use holdfast_client::wire::{ClaimCall, ClaimHolder, Delivery};
-use holdfast_machine::{
-    Archive, ArchiveResult, Claim, Claimed, Command, DispatchKey, Machine, NewHolder, Reply, RunId,
-};
+use holdfast_machine::{Claim, Claimed, Command, NewHolder, Reply};
 use tokio::time::{Instant, sleep_until};
 
+use crate::deliveries::Portion;
 use crate::error::StoreError;
 use crate::store::{Store, StoreResult};
 use crate::waiting::{Seat, Want};
 use crate::{Answer, ReadMode, Write};
 
-/// Rows, and about how many bytes of their inputs, that are read under one look at the state, so that apply does not
-/// wait for long.
-const ROWS_PER_LOOK: usize = 64;
-const INPUT_BYTES_PER_LOOK: usize = 4 * 1024 * 1024;
+/// What is read under one look at the state.
+const PORTION: Portion = Portion { rows: 64, input_bytes: 4 * 1024 * 1024 };
 
 impl Store {
     /// Takes due rows, oldest first; waits for some up to `call.wait_ms`, capped by
@@ -137,9 +133,9 @@ impl Attempt<'_> {
     async fn deliveries(&self, taken: Answer<Vec<Claimed>>) -> StoreResult<Vec<Delivery>> {
         let Answer { index, value } = taken;
         let mut deliveries = Vec::with_capacity(value.len());
-        let mut left = value.iter();
+        let mut left = value.into_iter();
         while left.len() > 0 {
-            let found = self.store.shared.raft.view(|machine, archive| look_at_some(&mut left, machine, archive));
+            let found = self.store.shared.raft.view(|machine, archive| PORTION.of(&mut left, machine, archive));
             deliveries.extend(found?);
         }
         Ok(Answer { index, value: deliveries })
@@ -149,54 +145,4 @@ impl Attempt<'_> {
         let index = self.store.shared.raft.view(|machine, _| machine.applied());
         Answer { index, value: Vec::new() }
     }
-}
-
-/// What one look at the state takes of these rows.
-fn look_at_some(
-    left: &mut Iter<'_, Claimed>,
-    machine: &Machine,
-    archive: &dyn Archive,
-) -> ArchiveResult<Vec<Delivery>> {
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    for claimed in left.take(ROWS_PER_LOOK) {
-        let Some(delivery) = delivery(machine, archive, claimed)? else { continue };
-        bytes += delivery.input.data.len();
-        found.push(delivery);
-        if bytes >= INPUT_BYTES_PER_LOOK {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-/// What the executor of a claimed row needs; none if the row has been removed since.
-fn delivery(machine: &Machine, archive: &dyn Archive, claimed: &Claimed) -> ArchiveResult<Option<Delivery>> {
-    let Claimed { key, token, deadline } = claimed.clone();
-    let Some(row) = machine.row(archive, &key)? else { return Ok(None) };
-    let run_id = run_id(machine, archive, &key, row.run)?;
-    let input = machine.input(archive, &key)?.unwrap_or_default();
-    Ok(Some(Delivery {
-        key,
-        token,
-        deadline,
-        run_id,
-        namespace: row.namespace,
-        task_queue: row.task_queue,
-        activity_type: row.activity_type,
-        attempt: row.attempt,
-        deliveries: row.deliveries,
-        input,
-    }))
-}
-
-/// The name of a workflow's run. Live rows are of the last run, so the list of runs is hardly ever read.
-/// A row that was staged by itself may be of a workflow without a history.
-fn run_id(machine: &Machine, archive: &dyn Archive, key: &DispatchKey, number: u32) -> ArchiveResult<RunId> {
-    let Some(workflow) = machine.workflow(archive, &key.workflow)? else { return Ok(RunId::numbered(number)) };
-    if workflow.run.number == number {
-        return Ok(workflow.run.run_id);
-    }
-    let runs = machine.runs(archive, &key.workflow, number.saturating_sub(1), 1)?;
-    let run = runs.into_iter().find(|run| run.number == number);
-    Ok(run.map_or_else(|| RunId::numbered(number), |run| run.run_id))
 }

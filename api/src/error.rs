@@ -1,5 +1,6 @@
 //! The one error type of the store, with its stable codes and its statuses over HTTP.
 
+use holdfast_client::Problem;
 use holdfast_machine::{ArchiveError, Reject};
 use holdfast_raft::ProposeError;
 
@@ -85,6 +86,18 @@ impl StoreError {
             | Self::Stopped
             | Self::Reject(Reject::BeingRemoved { .. }) => true,
             Self::Reject(_) | Self::Read(_) | Self::WrongReply { .. } => false,
+        }
+    }
+
+    /// The document that tells of the error.
+    pub(crate) fn problem(&self) -> Problem {
+        match self {
+            Self::Reject(reject) => Problem::of_reject(self.status(), reject),
+            Self::IndexNotReached { min_index, applied } => {
+                let details = [("min_index", *min_index), ("applied", *applied)];
+                Problem::new(self.status(), self.code(), self.to_string()).with(details)
+            }
+            _ => Problem::new(self.status(), self.code(), self.to_string()),
         }
     }
 

@@ -18,11 +18,13 @@ mod outbox;
 mod payload;
 mod router;
 mod rows;
+mod sessions;
 mod shards;
 mod swagger_ui;
 mod timers;
 mod unread;
 mod visibility;
+mod worker_socket;
 mod workflows;
 
 pub use router::{HttpOptions, openapi, router};

@@ -7,14 +7,18 @@
 //!
 //! - `store.rs` writes; `outbox.rs` and `rows.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
 //!   `read.rs` and `listings.rs` read; `visibility.rs` finds workflows; `events.rs` the event stream;
-//!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `metrics.rs` what is
+//!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `attachment.rs` and
+//!   `attachments.rs` the sessions of workers that are attached here, `sessions.rs` all of them; `metrics.rs` what is
 //!   counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
 
 #![warn(missing_docs)]
 
+mod attachment;
+mod attachments;
 mod claim;
+mod deliveries;
 mod error;
 mod events;
 mod growth;
@@ -25,17 +29,20 @@ mod namespaces;
 mod outbox;
 mod read;
 mod rows;
+mod sessions;
 mod store;
 mod timers;
 mod visibility;
 mod waiting;
 
+pub use attachment::Attachment;
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    DueTimer, DueTimers, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage, HeadScope,
-    ListCall, ListedRow, MemberView, PageCall, ReadMode, Reconciled, RedriveMode, RoutePage, RowView, RowsInNamespace,
-    Runs, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WorkflowList, WorkflowView,
+    DueTimer, DueTimers, Ended, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage,
+    HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall, ReadMode, Reconciled, RedriveMode,
+    RoutePage, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView, SessionWithRows, StaleRows,
+    TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList, WorkflowView,
     Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

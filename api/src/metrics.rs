@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use holdfast_client::wire::{Ended, NodeMessage};
 use holdfast_machine::Command;
 use metrics::{counter, gauge, histogram};
 
@@ -12,6 +13,49 @@ use crate::store::Store;
 const COMMANDS: &str = "holdfast_commands_total";
 /// Seconds from proposal to reply, by kind of command.
 const COMMAND_SECONDS: &str = "holdfast_command_seconds";
+
+/// Messages to workers by kind.
+const SESSION_MESSAGES: &str = "holdfast_session_messages_total";
+/// Rows that were pushed to workers.
+const SESSION_DELIVERIES: &str = "holdfast_session_deliveries_total";
+/// Rows that workers were told to let go.
+const SESSION_WITHDRAWN: &str = "holdfast_session_withdrawn_rows_total";
+/// Attachments of sessions that ended, by reason.
+const SESSIONS_ENDED: &str = "holdfast_session_attachments_ended_total";
+
+/// Counts one message to a worker.
+pub(crate) fn session_message(message: &NodeMessage) {
+    let kind = match message {
+        NodeMessage::Attached { .. } => "attached",
+        NodeMessage::Deliveries { deliveries, .. } => {
+            counter!(SESSION_DELIVERIES).increment(deliveries.len() as u64);
+            "deliveries"
+        }
+        NodeMessage::Withdrawn { rows, .. } => {
+            counter!(SESSION_WITHDRAWN).increment(rows.len() as u64);
+            "withdrawn"
+        }
+        NodeMessage::Paused { .. } => "paused",
+        NodeMessage::Resumed { .. } => "resumed",
+        NodeMessage::Extended { .. } => "extended",
+        NodeMessage::Draining { .. } => "draining",
+        NodeMessage::Ended { .. } => "ended",
+    };
+    counter!(SESSION_MESSAGES, "kind" => kind).increment(1);
+}
+
+/// Counts one attachment that ended.
+pub(crate) fn session_ended(reason: Ended) {
+    let reason = match reason {
+        Ended::Closed => "closed",
+        Ended::NodeStopping => "node_stopping",
+        Ended::SessionOver => "session_over",
+        Ended::Moved => "moved",
+        Ended::StreamDead => "stream_dead",
+        Ended::Refused => "refused",
+    };
+    counter!(SESSIONS_ENDED, "reason" => reason).increment(1);
+}
 
 /// Counts one command that was proposed, or refused before.
 pub(crate) fn command(kind: &'static str, begun: Instant, error: Option<&StoreError>) {
@@ -64,6 +108,8 @@ pub(crate) fn refresh(store: &Store) {
         ("holdfast_leads", u64::from(leads)),
         ("holdfast_members", view.members.len() as u64),
         ("holdfast_claims_waiting", store.claims_waiting() as u64),
+        ("holdfast_sessions", store.shared.raft.view(|machine, _| machine.sessions_after(None).count()) as u64),
+        ("holdfast_sessions_attached", store.sessions_attached() as u64),
     ] {
         // Prometheus has floating-point values only; these stay exact up to 2^53.
         gauge!(name).set(value as f64);

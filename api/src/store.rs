@@ -13,6 +13,7 @@ use holdfast_machine::{
 use holdfast_raft::Handle;
 use tokio::sync::watch;
 
+use crate::attachments::Attachments;
 use crate::error::StoreError;
 use crate::growth::Growth;
 use crate::waiting::Waiting;
@@ -56,6 +57,7 @@ pub(crate) struct Shared {
     pub options: StoreOptions,
     pub waiting: Arc<Waiting>,
     pub growth: Arc<Growth>,
+    pub attachments: Arc<Attachments>,
     pub closed: watch::Sender<bool>,
 }
 
@@ -69,11 +71,13 @@ impl Store {
     /// The store of a running node. Must be called inside a tokio runtime: tasks that wake waiting callers
     /// run until the store's last clone is gone.
     pub fn new(raft: Handle, options: StoreOptions) -> Self {
-        let (effects, histories) = (raft.effects(), raft.effects());
-        let (waiting, growth) = (Arc::new(Waiting::default()), Arc::new(Growth::default()));
-        let shared = Arc::new(Shared { raft, options, waiting, growth, closed: watch::Sender::new(false) });
+        let (effects, histories, sessions) = (raft.effects(), raft.effects(), raft.effects());
+        let (waiting, growth, attachments) = Default::default();
+        let closed = watch::Sender::new(false);
+        let shared = Arc::new(Shared { raft, options, waiting, growth, attachments, closed });
         tokio::spawn(crate::waiting::watch_for_work(Arc::downgrade(&shared), effects));
         tokio::spawn(crate::growth::watch_histories(Arc::downgrade(&shared), histories));
+        tokio::spawn(crate::attachments::watch_sessions(Arc::downgrade(&shared), sessions));
         Self { shared, fence: None }
     }
 
@@ -82,8 +86,8 @@ impl Store {
         Self { shared: Arc::clone(&self.shared), fence: Some(fence) }
     }
 
-    /// Ends all calls that wait (with [`StoreError::Stopped`]) and all event streams, so that a node that
-    /// stops does not have to wait for them. Calls that do not wait go on.
+    /// Ends all calls that wait (with [`StoreError::Stopped`]), all event streams and all attachments of sessions, so
+    /// that a node that stops does not have to wait for them. Calls that do not wait go on.
     pub fn close(&self) {
         self.shared.closed.send_replace(true);
     }

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use futures::Stream;
 use holdfast_api::http::{HttpOptions, router};
 use holdfast_api::{EventMessage, Store, StoreOptions};
@@ -28,6 +29,9 @@ use crate::{create, telemetry, ticker};
 
 /// How long a node may take to let go of its tasks and its data, once its calls have ended.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a node that stops goes on telling the cluster that its workers are not attached any more.
+const DETACH_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a node did not start. Each message is a sentence that says what to do, and nothing on disk was changed.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +197,10 @@ impl Node {
         tracing::info!("stopping");
         self.store.close();
         self.http_stop.cancel();
+        // Workers find their sessions free at the other nodes.
+        if Deadline::after(DETACH_LIMIT).bound(self.store.detached()).await.is_none() {
+            tracing::warn!("some sessions are still attached; they go on when their workers attach elsewhere");
+        }
         deadline.bound(hand_over_leadership(&self.handle)).await;
         if let Some(mut http) = self.http.take()
             && deadline.bound(&mut http).await.is_none()
@@ -225,6 +233,12 @@ impl Node {
     fn serve_http(&self, listener: tokio::net::TcpListener, metrics: Option<PrometheusHandle>) -> JoinHandle<()> {
         let router = router(self.store.clone(), HttpOptions { metrics, ..HttpOptions::default() });
         let (stop, accepting) = (self.stop.clone(), self.http_stop.clone());
+        // A message to a worker is small and is not to wait for the acknowledgement of the one before.
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "a connection keeps its delay");
+            }
+        });
         tokio::spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(accepting.cancelled_owned());
             tokio::select! {

@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use holdfast_client::Problem;
 use holdfast_client::wire::{
     Consistency, DeadLetter, Encoding, EventBody, HeadGrew, IDEMPOTENCY_HEADER, INDEX_HEADER, LaggedBody, ResyncBody,
-    Topology,
+    Topology, WorkerMessage,
 };
 use holdfast_machine::OCTETS;
 use serde_json::{Map, Value, json};
@@ -27,6 +27,7 @@ use super::extract::PAGE;
     tags(
         (name = "workflows", description = "Histories and what is derived from them"),
         (name = "outbox", description = "Activities that wait, are claimed, or have ended"),
+        (name = "sessions", description = "Workers, and the rows that are given to them"),
         (name = "namespaces", description = "Tenants: ceilings and retention"),
         (name = "timers", description = "When a workflow has to be woken"),
         (name = "shards", description = "Who owns which slice of the workflows"),
@@ -35,7 +36,9 @@ use super::extract::PAGE;
         (name = "node", description = "The process itself, and this document"),
     ),
     // What no body or answer names: parameters, problems, messages of the stream.
-    components(schemas(Consistency, DeadLetter, EventBody, HeadGrew, LaggedBody, Problem, ResyncBody, Topology))
+    components(schemas(
+        Consistency, DeadLetter, EventBody, HeadGrew, LaggedBody, Problem, ResyncBody, Topology, WorkerMessage
+    ))
 )]
 pub(crate) struct Frame;
 
@@ -116,6 +119,7 @@ fn complete(path: &str, operation: &mut Value) {
     for (status, response) in responses {
         match status.parse::<u16>() {
             Ok(status) if status >= 400 => complete_problem(status, response),
+            Ok(101) => {}
             _ => complete_success(response, is_stored),
         }
     }

@@ -1,6 +1,6 @@
 //! Errors and answers as HTTP sees them, in one place.
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, UPGRADE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -23,13 +23,20 @@ pub(crate) enum Refusal {
     MethodNotAllowed,
     BodyUnread,
     UnsupportedMediaType,
+    UpgradeRequired,
     NotReady,
 }
 
 impl Refusal {
     #[cfg(test)]
-    pub const ALL: [Self; 5] =
-        [Self::NotFound, Self::MethodNotAllowed, Self::BodyUnread, Self::UnsupportedMediaType, Self::NotReady];
+    pub const ALL: [Self; 6] = [
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::BodyUnread,
+        Self::UnsupportedMediaType,
+        Self::UpgradeRequired,
+        Self::NotReady,
+    ];
 
     /// The stable name of the error.
     pub fn code(self) -> &'static str {
@@ -38,6 +45,7 @@ impl Refusal {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::BodyUnread => "body_unread",
             Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::UpgradeRequired => "upgrade_required",
             Self::NotReady => "not_ready",
         }
     }
@@ -49,6 +57,7 @@ impl Refusal {
             Self::MethodNotAllowed => 405,
             Self::BodyUnread => 408,
             Self::UnsupportedMediaType => 415,
+            Self::UpgradeRequired => 426,
             Self::NotReady => 503,
         }
     }
@@ -86,14 +95,7 @@ impl From<StoreError> for ApiError {
         if error.status() == 500 {
             tracing::error!(%error, "a call failed inside the node");
         }
-        Self(Box::new(match &error {
-            StoreError::Reject(reject) => Problem::of_reject(error.status(), reject),
-            StoreError::IndexNotReached { min_index, applied } => {
-                let details = [("min_index", *min_index), ("applied", *applied)];
-                Problem::new(error.status(), error.code(), error.to_string()).with(details)
-            }
-            _ => Problem::new(error.status(), error.code(), error.to_string()),
-        }))
+        Self(Box::new(error.problem()))
     }
 }
 
@@ -105,6 +107,9 @@ impl IntoResponse for ApiError {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Problem::CONTENT_TYPE));
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+        }
+        if status == StatusCode::UPGRADE_REQUIRED {
+            response.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
         }
         response
     }

@@ -31,8 +31,8 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    answer, cluster, document, errors, events, health, listings, namespaces, outbox, rows, shards, swagger_ui, timers,
-    unread, visibility, workflows,
+    answer, cluster, document, errors, events, health, listings, namespaces, outbox, rows, sessions, shards,
+    swagger_ui, timers, unread, visibility, workflows,
 };
 use crate::store::Store;
 
@@ -141,6 +141,9 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(timers::retire_timer))
         .routes(routes!(timers::timers))
         .routes(routes!(timers::expired_timers))
+        .routes(routes!(sessions::stream))
+        .routes(routes!(sessions::sessions))
+        .routes(routes!(sessions::session))
         .routes(routes!(shards::shards))
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))

@@ -28,6 +28,10 @@ async fn check(request: Request, next: Next) -> Response {
     let Some(operation) = path.as_ref().and_then(|path| DOCUMENT["paths"].get(path)?.get(&method)) else {
         return response;
     };
+    // What is said over a socket, others look at.
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return response;
+    }
     let (parts, body) = response.into_parts();
     let is_json = content_type(&parts.headers).ends_with("json");
     // A stream has no end to wait for.
