@@ -5,7 +5,7 @@
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `embedded`: whole nodes in the test's own process;
-//! - `work`, `load`, `engine`: what an engine and its workers do;
+//! - `work`, `load`, `engine`, `story`: what an engine and its workers do;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
 //! - `wait`: the only way in which a test waits.
 
@@ -22,6 +22,7 @@ pub mod load;
 pub mod ports;
 pub mod process;
 pub mod program;
+pub mod story;
 pub mod turn;
 pub mod wait;
 pub mod work;

@@ -31,7 +31,10 @@ async fn charge(total: u64) -> Result<(), Failure> {
 #[tokio::main]
 async fn main() -> Result<()> {
     let data_dir = std::env::args().nth(1).context("which folder? cargo run ... --example orders -- data/orders")?;
-    let node = Node::start(Config { data_dir: data_dir.into(), ..Config::default() }).await?;
+    // By its environment it becomes one of three nodes as well, as `holdfast serve` does.
+    let config = holdfast_node::config::load(None, Default::default())?;
+    holdfast_node::telemetry::log_to_stderr(&config.log);
+    let node = Node::start(Config { data_dir: data_dir.into(), ..config }).await?;
     node.ready().await;
     println!("orders are taken at http://{}", node.http_addr());
 

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use holdfast_engine::{Engine, LocalActivities, Programs, Workflow, WorkflowError, Workflows};
-use holdfast_machine::{EventKind, HistoryEvent, Payload, RetryPolicy, WorkflowId};
+use holdfast_engine::{Engine, EngineOptions, LocalActivities, Programs, Workflow, WorkflowError, Workflows};
+use holdfast_machine::{Epoch, EventKind, HistoryEvent, Payload, RetryPolicy, ShardId, WorkflowId};
 use holdfast_node::api::{Failure, ReadMode};
 use holdfast_node::{Config, Node, ShardChange};
 use serde::{Deserialize, Serialize};
@@ -66,14 +67,18 @@ struct Running {
     tasks: JoinSet<()>,
 }
 
-async fn start(data_dir: &std::path::Path, charges: &Arc<AtomicU32>) -> Running {
+async fn start(data_dir: &Path, charges: &Arc<AtomicU32>) -> Running {
+    start_with(data_dir, charges, EngineOptions::default()).await
+}
+
+async fn start_with(data_dir: &Path, charges: &Arc<AtomicU32>, options: EngineOptions) -> Running {
     let (data_dir, listen) = (data_dir.to_owned(), ([127, 0, 0, 1], 0).into());
     let config = Config { data_dir, http_listen: listen, peer_listen: listen, ..Config::default() };
     let node = Node::start(config).await.unwrap();
     assert!(node.ready().await);
     let programs = Programs::new().with("order", order).unwrap().with("parcel", parcel).unwrap();
     let programs = programs.with("doomed", doomed).unwrap().with("panics", panics).unwrap();
-    let engine = Arc::new(Engine::new(node.store(), programs));
+    let engine = Arc::new(Engine::with_options(node.store(), programs, options));
     let (mut tasks, mut shards, driven) = (JoinSet::new(), node.shards(), Arc::clone(&engine));
     tasks.spawn(async move {
         while let Some(change) = shards.next().await {
@@ -116,13 +121,8 @@ impl Running {
     }
 
     async fn until(&self, workflow: &str, kind: &EventKind, times: usize) {
-        for _ in 0..3_000 {
-            if self.history(workflow).await.iter().filter(|event| event.kind == *kind).count() >= times {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("{workflow} never has {times} {kind}: {:#?}", self.history(workflow).await);
+        let there = async || count(&self.history(workflow).await, kind) >= times;
+        wait_until(&format!("{workflow} has {times} {kind}"), there).await;
     }
 
     async fn result<T: serde::de::DeserializeOwned>(&self, workflow: &str) -> Result<T, holdfast_engine::NoResult> {
@@ -139,6 +139,16 @@ impl Running {
         drop(self.engine);
         self.node.shutdown().await;
     }
+}
+
+async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
+    for _ in 0..3_000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it does not come about that {what}");
 }
 
 fn count(history: &[HistoryEvent], kind: &EventKind) -> usize {
@@ -200,16 +210,63 @@ async fn failures_reach_the_function_and_mistakes_of_it_halt_the_workflow() {
 
     running.start("panics", "panics-1", &()).await;
     running.until("panics-1", &EventKind::TimerFired, 1).await;
-    for _ in 0..3_000 {
-        if !running.engine.halted().is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    wait_until("the panic halts it", async || !running.engine.halted().is_empty()).await;
     let halted = running.engine.halted();
     assert!(halted[&id("panics-1")].contains("a mistake"), "{halted:?}");
     running.workflows.cancel(&id("panics-1")).await.unwrap();
     let ended = running.result::<()>("panics-1").await.unwrap_err();
     assert!(ended.to_string().contains("cancelled"), "{ended}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_with_an_old_epoch_writes_nothing() {
+    let (folder, charges) = (tempfile::tempdir().unwrap(), Arc::default());
+    let running = start(folder.path(), &charges).await;
+    // A workflow of a shard has gone all the way, so the engine has been told of it.
+    let order = Order { items: vec![1], approved: false };
+    running.start("order", "order-1", &order).await;
+    running.result::<u64>("order-1").await.unwrap();
+    let directory = running.node.store().shards(ReadMode::Linearizable).await.unwrap().value;
+    let shard = ShardId::of(&id("order-1"), directory.shard_count);
+    let epoch = directory.shards.iter().find(|entry| entry.shard == shard).unwrap().epoch;
+
+    let same_shard = |id: &WorkflowId| ShardId::of(id, directory.shard_count) == shard;
+    let second = (0..).map(|number| format!("second-{number}")).find(|text| same_shard(&id(text))).unwrap();
+    running.engine.acquire(shard, Epoch(epoch.0 - 1));
+    running.start("order", &second, &order).await;
+    let elsewhere = (0..).map(|number| format!("elsewhere-{number}")).find(|text| !same_shard(&id(text))).unwrap();
+    running.start("order", &elsewhere, &order).await;
+    running.result::<u64>(&elsewhere).await.unwrap();
+    assert_eq!(running.history(&second).await.len(), 1, "it has written under an old epoch");
+
+    running.engine.acquire(shard, epoch);
+    assert_eq!(running.result::<u64>(&second).await.unwrap(), 1_010);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workflows_that_wait_are_let_go_of_and_taken_up_again() {
+    let (folder, charges) = (tempfile::tempdir().unwrap(), Arc::default());
+    let options = EngineOptions { residents_max: 2, replays_max: 1, ..EngineOptions::default() };
+    let running = start_with(folder.path(), &charges, options).await;
+    let names: Vec<String> = (0..20).map(|number| format!("order-{number}")).collect();
+    for name in &names {
+        running.start("order", name, &Order { items: vec![1], approved: true }).await;
+    }
+    for name in &names {
+        running.until(name, &EventKind::ActivityCompleted, 1).await;
+    }
+    wait_until("most are let go of", async || {
+        running.workflows.signal(&id("order-0"), "not asked for", &()).await.unwrap();
+        running.engine.residents() <= 3
+    })
+    .await;
+    for name in &names {
+        running.workflows.signal(&id(name), "approve", &true).await.unwrap();
+    }
+    for name in &names {
+        assert_eq!(running.result::<u64>(name).await.unwrap(), 1_010);
+    }
     running.stop().await;
 }

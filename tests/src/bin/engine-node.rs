@@ -1,4 +1,5 @@
-//! A node with an engine inside, for stories about what an engine holds and hears. Configured as `holdfast
+//! A node with engines inside, for stories about what an engine holds and hears: the reference engine, which drives the
+//! workflows of `holdfast_tests::story`, and a dispatcher that holds rows until it is told to let go. Configured as `holdfast
 //! serve` is, by its environment; told what to do on stdin; what it does is on stdout.
 
 use std::collections::BTreeMap;
@@ -8,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use holdfast_api::{ClaimCall, ClaimHolder, Delivery, Store, StoreError, Write};
+use holdfast_engine::Engine;
 use holdfast_machine::{Epoch, Fence, Payload, Scope, ShardId, TaskQueue, WorkflowId};
 use holdfast_node::{Node, ShardChange, ShardChanges};
 use holdfast_tests::engine::{HOLD, Order, QUEUE, Record};
-use holdfast_tests::work;
+use holdfast_tests::{story, work};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
@@ -31,10 +33,11 @@ async fn main() -> Result<()> {
     let node = Node::start(config).await?;
     record(&Record::Started { boot: node.boot().clone() });
     let (release, released) = watch::channel(false);
-    let engine = Engine { store: node.store(), shard_count, released, epochs: Arc::default() };
-    tokio::spawn(engine.clone().hear(node.shards()));
-    tokio::spawn(engine.clone().take_rows());
-    tokio::spawn(engine.obey(orders, release));
+    let workflows = Engine::new(node.store(), story::programs()?);
+    let dispatcher = Dispatcher { store: node.store(), shard_count, released, epochs: Arc::default() };
+    tokio::spawn(dispatcher.clone().hear(node.shards(), workflows));
+    tokio::spawn(dispatcher.clone().take_rows());
+    tokio::spawn(dispatcher.obey(orders, release));
     tokio::select! {
         _ = holdfast_node::signalled() => node.shutdown().await,
         reason = node.failed() => anyhow::bail!(reason),
@@ -43,7 +46,7 @@ async fn main() -> Result<()> {
 }
 
 #[derive(Clone)]
-struct Engine {
+struct Dispatcher {
     store: Store,
     shard_count: u32,
     released: watch::Receiver<bool>,
@@ -51,15 +54,19 @@ struct Engine {
     epochs: Arc<Mutex<BTreeMap<ShardId, Epoch>>>,
 }
 
-impl Engine {
-    async fn hear(self, mut changes: ShardChanges) {
+impl Dispatcher {
+    async fn hear(self, mut changes: ShardChanges, workflows: Engine) {
         while let Some(change) = changes.next().await {
             match change {
                 ShardChange::Acquired { shard, epoch, .. } => {
                     self.epochs.lock().insert(shard, epoch);
+                    workflows.acquire(shard, epoch);
                     record(&Record::Acquired { shard, epoch });
                 }
-                ShardChange::Lost { shard, epoch, new_owner } => record(&Record::Lost { shard, epoch, new_owner }),
+                ShardChange::Lost { shard, epoch, new_owner } => {
+                    workflows.lose(shard);
+                    record(&Record::Lost { shard, epoch, new_owner });
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ mod bad_starts;
 mod chaos;
 mod coming_and_going;
 mod durability;
+mod engine;
 mod events;
 mod failover;
 mod histories;
