@@ -342,3 +342,40 @@ impl Machine {
         self.sessions.first_end().map(|(at, _)| *at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Attached;
+    use crate::trial::{id, worker};
+
+    fn session(worker: Worker) -> Session {
+        let attached = Some(Attached { node: id("a"), boot: id("1") });
+        Session { worker, opened_at: Millis(0), deadline: Millis(9), attachment: 1, attached, draining: false }
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_and_leaves_nothing() {
+        let mut sessions = Sessions::default();
+        let (now, token) = (Millis(1), ClaimToken { index: 1, number: 1 });
+        let other = Worker { namespaces: vec![id("x"), id("y")], ..worker(1) };
+        for (name, worker) in [("s1", worker(1)), ("s2", worker(1)), ("s3", other.clone()), ("s1", other)] {
+            sessions.put(&id(name), session(worker), now);
+        }
+        assert_eq!((sessions.ready_count, sessions.crews.len(), sessions.pools_of(&id("x")).count()), (3, 2, 1));
+        sessions.set_turn(&id("s1"), Turn { last: token, namespace: id("x") });
+        sessions.hold(&id("s2"), token, id("w:1"), now);
+        assert_eq!(sessions.ready().map(SessionId::as_str).collect::<Vec<_>>(), ["s3", "s1"]);
+        sessions.release(&id("s2"), token, now);
+        assert_eq!(sessions.ready_count, 3);
+        sessions.lapse(Millis(9));
+        assert_eq!((sessions.ready_count, sessions.anyone_ready()), (0, false));
+        sessions.put(&id("s3"), session(worker(1)), now);
+        for name in ["s1", "s2", "s3", "s3"] {
+            sessions.remove(&id(name));
+        }
+        let Sessions { all, crews, serving, ends, attached, ready_count } = sessions;
+        assert!(all.is_empty() && crews.is_empty() && serving.is_empty() && ends.is_empty() && attached.is_empty());
+        assert_eq!(ready_count, 0);
+    }
+}

@@ -60,11 +60,13 @@ fn first_due(handle: &Handle) -> Option<Millis> {
     if !handle.is_leader() {
         return None;
     }
-    handle.view(|machine, _| {
-        let timer = machine.next_timer_due(None, machine.now());
-        let leases = machine.next_lease_end().into_iter().chain(machine.next_session_end());
-        leases.chain(timer).chain(machine.next_dispatch_due()).min()
-    })
+    handle.view(|machine, _| next_due(machine))
+}
+
+fn next_due(machine: &Machine) -> Option<Millis> {
+    let timer = machine.next_timer_due(None, machine.now());
+    let leases = machine.next_lease_end().into_iter().chain(machine.next_session_end());
+    leases.chain(timer).chain(machine.next_dispatch_due()).min()
 }
 
 /// Removes finished workflows when their retention has run out, until the node stops. Nothing is written as long as
@@ -169,8 +171,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use holdfast_machine::{
-        ActivityType, BootId, Claim, Claimant, Commit, Entry, Liveness, Member, MemoryArchive, NewEvent, NewHolder,
-        NewRow, NodeName, Scope, ShardId, WorkflowId, WorkflowType,
+        ActivityType, Attached, BootId, Claim, Claimant, Commit, Entry, Liveness, Member, MemoryArchive, NewEvent,
+        NewHolder, NewRow, NodeName, Scope, SessionChange, SessionId, ShardId, Worker, WorkflowId, WorkflowType,
     };
 
     use super::*;
@@ -225,6 +227,22 @@ mod tests {
             self.apply(Command::Commit((1..=rows).map(row).fold(opening, Commit::activity)));
         }
 
+        /// A worker's session on node-a, which is given what is due.
+        fn attach(&mut self, max_concurrency: u32, lease_ms: u64) {
+            let worker = Worker {
+                identity: Claimant::new("worker").unwrap(),
+                namespaces: vec![Default::default()],
+                task_queue: Default::default(),
+                activity_types: Vec::new(),
+                max_concurrency,
+                node: None,
+                lease_ms,
+            };
+            let to = Attached { node: name("node-a"), boot: boot("node-a") };
+            let change = SessionChange::Attach { worker, to };
+            self.apply(Command::Session { session: SessionId::new("s").unwrap(), change });
+        }
+
         fn claim(&mut self, limit: u32, holder: NewHolder) {
             let scope = Scope {
                 namespace: Default::default(),
@@ -258,6 +276,37 @@ mod tests {
         bench.at = 500_000;
         bench.apply(Command::Tick);
         assert_eq!(plan(&bench.machine, 30_000), None);
+    }
+
+    #[test]
+    fn time_moves_for_sessions_and_for_rows_that_they_wait_for() {
+        let mut bench = Bench::new();
+        bench.attach(9, 1_000);
+        assert_eq!(next_due(&bench.machine), Some(Millis(1_001)), "the session's end");
+        let workflow = WorkflowId::new("later").unwrap();
+        let row = NewRow { visible_after: Millis(500), ..NewRow::new(1, ActivityType::new("a").unwrap()) };
+        bench.apply(Command::Stage { workflow, namespace: Default::default(), rows: vec![row] });
+        assert_eq!(next_due(&bench.machine), Some(Millis(500)));
+        bench.at = 500;
+        bench.apply(Command::Tick);
+        assert_eq!(bench.machine.row_counts().pending, 0);
+        assert_eq!(next_due(&bench.machine), Some(Millis(1_001)));
+    }
+
+    #[test]
+    fn rows_of_sessions_are_left_alone_and_need_no_mention() {
+        let mut bench = Bench::new();
+        bench.claim(1, held_by("node-b"));
+        bench.attach(1, 1_000_000);
+        assert_eq!(bench.machine.row_counts().claimed, 2);
+        bench.at = 90_000;
+        bench.apply(Command::Tick);
+        assert_eq!(plan(&bench.machine, 30_000), None);
+        bench.members(&["node-a"]);
+        let command = plan(&bench.machine, 30_000).unwrap();
+        assert!(matches!(&command, Command::Reconcile { excluded, .. } if excluded.is_empty()), "{command:?}");
+        let Reply::Reconciled { rearmed, .. } = bench.apply(command) else { panic!() };
+        assert_eq!(rearmed.len(), 1);
     }
 
     #[test]
