@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod errors;
 mod events;
+mod explain;
 mod extract;
 mod health;
 mod listings;

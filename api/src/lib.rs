@@ -8,7 +8,8 @@
 //! - `store.rs` writes; `outbox.rs` and `rows.rs` the same for rows; `claim.rs` and `waiting.rs` claims that wait;
 //!   `read.rs` and `listings.rs` read; `visibility.rs` finds workflows; `events.rs` the event stream;
 //!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `attachment.rs` and
-//!   `attachments.rs` the sessions of workers that are attached here, `sessions.rs` all of them; `metrics.rs` what is
+//!   `attachments.rs` the sessions of workers that are attached here, `sessions.rs` all of them; `explain.rs`
+//!   why something does not move; `metrics.rs` what is
 //!   counted.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
@@ -21,6 +22,7 @@ mod claim;
 mod deliveries;
 mod error;
 mod events;
+mod explain;
 mod growth;
 pub mod http;
 mod listings;
@@ -39,10 +41,10 @@ pub use attachment::Attachment;
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
-    DueTimer, DueTimers, Ended, EventId, EventMessage, ExpiredCall, Failure, Head, HeadGrew, HeadMessage, HeadPage,
-    HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall, ReadMode, Reconciled, RedriveMode,
-    RoutePage, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView, SessionWithRows, StaleRows,
-    TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList, WorkflowView,
-    Write,
+    DueTimer, DueTimers, Ended, EventId, EventMessage, ExpiredCall, Explanation, Failure, Head, HeadGrew, HeadMessage,
+    HeadPage, HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall, ReadMode, Reconciled,
+    RedriveMode, RoutePage, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView, SessionWithRows,
+    StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList,
+    WorkflowView, Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

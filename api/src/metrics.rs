@@ -114,6 +114,9 @@ pub(crate) fn refresh(store: &Store) {
         // Prometheus has floating-point values only; these stay exact up to 2^53.
         gauge!(name).set(value as f64);
     }
+    let claims = store.claims_now();
+    gauge!("holdfast_claims_overdue").set(claims.overdue as f64);
+    gauge!("holdfast_oldest_claim_age_seconds").set(claims.oldest_age.as_secs_f64());
     gauge!("holdfast_rows", "status" => "pending").set(view.rows.pending as f64);
     gauge!("holdfast_rows", "status" => "claimed").set(view.rows.claimed as f64);
 }

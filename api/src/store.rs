@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::attachments::Attachments;
 use crate::error::StoreError;
+use crate::explain::FullDisk;
 use crate::growth::Growth;
 use crate::waiting::Waiting;
 use crate::{Adoption, Answer, Write, metrics};
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub waiting: Arc<Waiting>,
     pub growth: Arc<Growth>,
     pub attachments: Arc<Attachments>,
+    pub full_disk: FullDisk,
     pub closed: watch::Sender<bool>,
 }
 
@@ -73,8 +75,8 @@ impl Store {
     pub fn new(raft: Handle, options: StoreOptions) -> Self {
         let (effects, histories, sessions) = (raft.effects(), raft.effects(), raft.effects());
         let (waiting, growth, attachments) = Default::default();
-        let closed = watch::Sender::new(false);
-        let shared = Arc::new(Shared { raft, options, waiting, growth, attachments, closed });
+        let (full_disk, closed) = (FullDisk::default(), watch::Sender::new(false));
+        let shared = Arc::new(Shared { raft, options, waiting, growth, attachments, full_disk, closed });
         tokio::spawn(crate::waiting::watch_for_work(Arc::downgrade(&shared), effects));
         tokio::spawn(crate::growth::watch_histories(Arc::downgrade(&shared), histories));
         tokio::spawn(crate::attachments::watch_sessions(Arc::downgrade(&shared), sessions));
@@ -217,7 +219,9 @@ impl Store {
         self.limits().check(&command)?;
         let fence = write.fence.or_else(|| self.fence.clone());
         let request = Request { idempotency_key: write.idempotency_key, fence, command };
-        let committed = self.shared.raft.propose(request).await?;
+        let committed = self.shared.raft.propose(request).await;
+        self.shared.full_disk.note(committed.as_ref().err());
+        let committed = committed?;
         Ok(Proposed { index: committed.index, at: committed.at, reply: committed.reply? })
     }
 }

@@ -14,7 +14,7 @@ use std::iter::Peekable;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_machine::{DispatchKey, Effect, Machine, Millis, Namespace, NodeName, Scope, TaskQueue, WorkflowId};
+use holdfast_machine::{DispatchKey, Effect, Machine, Millis, Namespace, NodeName, Poll, Scope, TaskQueue, WorkflowId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -137,6 +137,26 @@ impl Waiting {
     /// An entry was stamped with this time though a row seemed due: the leader's clock is behind ours.
     pub fn correct_clock(&self, at: Millis) {
         self.hall.lock().clock.correct(at, wall_clock());
+    }
+
+    /// Log time as it is between entries, as far as this node can tell.
+    pub fn log_time(&self, machine: &Machine) -> Millis {
+        self.hall.lock().clock.now(machine.now(), wall_clock())
+    }
+
+    /// What the seats wait for, those with the same wish once.
+    pub fn polls(&self) -> Vec<Poll> {
+        let mut polls: Vec<Poll> = Vec::new();
+        for place in self.hall.lock().lines.values().flat_map(|line| line.seats.values()) {
+            let Want { scope, owner, hold, limit: _ } = &*place.want;
+            match polls.iter_mut().find(|poll| poll.scope == *scope && poll.owner == *owner && poll.hold == *hold) {
+                Some(poll) => poll.count += 1,
+                None => {
+                    polls.push(Poll { scope: scope.clone(), owner: owner.clone(), hold: hold.clone(), count: 1 });
+                }
+            }
+        }
+        polls
     }
 
     /// How many claims have a seat.
@@ -273,7 +293,7 @@ impl LogClock {
 }
 
 /// The wall clock in unix milliseconds.
-fn wall_clock() -> Millis {
+pub(crate) fn wall_clock() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

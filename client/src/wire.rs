@@ -7,6 +7,7 @@
 mod cluster;
 mod encoding;
 mod events;
+mod explain;
 mod growth;
 mod listings;
 mod namespaces;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, MemberView, TransferBody};
 pub use encoding::Encoding;
 pub use events::{EventBody, EventMessage, LaggedBody, Topology};
+pub use explain::Explanation;
 pub use growth::{DeadLetter, HeadGrew, HeadMessage, HeadScope, ResyncBody};
 pub use listings::{
     CountPage, Head, HeadPage, RoutePage, RowsInNamespace, UnsettledPage, UnsettledWorkflow, WaitingRoute,

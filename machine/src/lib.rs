@@ -22,7 +22,7 @@
 //! `transition.rs`, `attachment.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
 //! `dispatch.rs` gives due rows to worker sessions at the end of each entry (`session_index.rs`: which has room).
 //! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
-//! `visibility.rs` finds workflows by what they are, and `keys.rs` is the layout of the state on disk.
+//! `visibility.rs` finds workflows by what they are, `explain.rs` says why something does not move, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::float_arithmetic)]
@@ -40,6 +40,7 @@ mod dead_letter;
 mod dedup;
 mod dispatch;
 mod event;
+mod explain;
 mod history;
 mod id;
 mod keys;
@@ -57,6 +58,7 @@ mod query;
 mod recovery;
 mod reject;
 mod removal;
+pub mod rendezvous;
 mod reply;
 mod row_counts;
 mod row_index;
@@ -83,6 +85,10 @@ pub use attributes::{AttributeValue, Attributes, AttributesUpdate};
 pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, RowAction, Scope, Transition};
 pub use cursor::{read_cursor, write_cursor};
 pub use event::{ClusterEvent, Effect, Parked};
+pub use explain::{
+    Census, CensusSession, NoQuorum, OVERDUE_GRACE_MS, Outlook, ParkedRoute, Poll, QueueCensus, RowReason, ShardReason,
+    Vantage, WorkflowReason,
+};
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{
     ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, ErrorType, EventId, IdempotencyKey,

@@ -65,4 +65,9 @@ impl MemberState {
     pub fn serves(&self) -> bool {
         self.member.liveness == Liveness::Up && self.boot.is_some()
     }
+
+    /// True if the member is committed as down.
+    pub fn is_down(&self) -> bool {
+        matches!(self.member.liveness, Liveness::Down { .. })
+    }
 }

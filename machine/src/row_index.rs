@@ -5,6 +5,8 @@
 //! each owner, pin and activity type of a pool: a claim merges the lanes that it may take from and never
 //! walks over rows that are not for it.
 
+mod overdue;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -276,6 +278,11 @@ impl LiveRows {
         self.counts.range((first, last)).flat_map(move |(shard, of_shard)| {
             of_shard.after(after.filter(|(of, _)| of == shard).map(|(_, workflow)| workflow))
         })
+    }
+
+    /// How many rows a workflow has.
+    pub fn counts_of(&self, shard: ShardId, workflow: &WorkflowId) -> RowCounts {
+        self.counts.get(&shard).map(|of_shard| of_shard.get(workflow)).unwrap_or_default()
     }
 
     /// The rows of a shard, by key.

@@ -2,6 +2,7 @@
 //! wrong is one line on standard error, and the exit code is not 0.
 
 mod config;
+mod explain;
 mod healthcheck;
 mod serve;
 mod status;
@@ -38,6 +39,11 @@ enum Command {
     Healthcheck(healthcheck::HealthcheckArgs),
     /// Shows the members, the leader, who owns the shards, and the outstanding work.
     Status(status::StatusArgs),
+    /// Says why a row, a workflow or a shard does not move, and what to do.
+    ///
+    /// The exit code is 0 if it moves, waits for a time that will come or has ended in good order, 1 if it is held up,
+    /// and 2 if there is no such thing or the node does not answer.
+    Explain(explain::ExplainArgs),
     /// Starts three nodes on this machine, kills two owners in the middle of their work, and checks every outcome.
     Demo(demo::DemoArgs),
     /// One node of the demo, with an engine inside.
@@ -137,6 +143,7 @@ pub fn main() -> ExitCode {
         Some(Command::Config(args)) => config::run(&args),
         Some(Command::Healthcheck(args)) => healthcheck::run(&args),
         Some(Command::Status(args)) => status::run(&args),
+        Some(Command::Explain(args)) => return explain::run(&args),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         None if settings.given() => serve::run(&settings),

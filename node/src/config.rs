@@ -66,6 +66,11 @@ pub struct Config {
     #[config(env = "HOLDFAST_SHUTDOWN_TIMEOUT_MS", default = 10_000)]
     pub shutdown_timeout_ms: u64,
 
+    /// How long rows have to be due, in milliseconds, until that nobody takes them is an event (`DispatchParked`) and
+    /// is counted.
+    #[config(env = "HOLDFAST_PARKED_AFTER_MS", default = 1_000)]
+    pub parked_after_ms: u64,
+
     /// When a peer is taken for dead.
     #[config(nested)]
     pub detector: DetectorConfig,

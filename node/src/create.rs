@@ -5,11 +5,10 @@
 
 use std::time::{Duration, Instant};
 
+use holdfast_machine::rendezvous::spread;
 use holdfast_machine::{Command, Machine, MemberState, NodeName, ShardId};
 use holdfast_raft::Handle;
 use tokio::time::sleep;
-
-use crate::rendezvous::spread;
 
 /// Between two looks at the state while there is something to wait for.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -37,7 +37,7 @@
 //! - `run.rs` starts and stops a node in the order that lets nothing go wrong half way.
 //! - `boot.rs` says in the log that this process has started; before that it serves nothing.
 //! - `create.rs` gives a new cluster's shards their first owners, `adopt.rs` takes over those of a dead node,
-//!   `ticker.rs` does what falls due by the clock. All three work from the committed state, and any of them may be
+//!   `ticker.rs` does what falls due by the clock, `parked.rs` tells which rows nobody takes. The first three work from the committed state, and any of them may be
 //!   interrupted anywhere: the next look at the state leads to the same conclusion.
 //! - `shards.rs` and `membership.rs` are what an engine hears.
 //! - `cli/` is the `holdfast` program.
@@ -51,7 +51,7 @@ pub mod config;
 mod create;
 mod demo;
 mod membership;
-mod rendezvous;
+mod parked;
 mod run;
 mod shards;
 mod shutdown;

@@ -22,6 +22,7 @@ use crate::adopt::Adopter;
 use crate::boot::{BootWatch, Booted, boot};
 use crate::config::{Config, ConfigError, Identity};
 use crate::membership::MembershipChanges;
+use crate::parked::ParkedWatch;
 use crate::shards::ShardChanges;
 use crate::shutdown::{Deadline, hand_over_leadership};
 use crate::ticker::Reconcile;
@@ -273,6 +274,8 @@ impl Node {
         self.spawn(ticker::move_time(handle.clone()));
         self.spawn(ticker::reconcile(handle.clone(), settings));
         self.spawn(ticker::purge(handle.clone()));
+        let (after, store) = (millis(config.parked_after_ms), self.store.clone());
+        self.spawn(ParkedWatch { store, handle: handle.clone(), node: name.clone(), after }.run());
         self.spawn(telemetry::keep_gauges(handle.clone(), name.clone(), metrics));
     }
 

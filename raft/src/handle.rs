@@ -110,7 +110,7 @@ impl Handle {
 
     /// This node's picture of itself and of the cluster.
     pub fn status(&self) -> Status {
-        status(&self.0.core, &self.0.links, &self.0.progress)
+        status(&self.0.core, &self.0.links, &self.0.progress, self.0.replica.storage().log.is_full())
     }
 
     /// True if this node leads, as far as it knows.

@@ -70,7 +70,6 @@ impl Replica {
     }
 
     /// Where the state is kept.
-    #[cfg(test)]
     pub fn storage(&self) -> &Storage {
         &self.storage
     }

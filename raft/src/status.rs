@@ -1,6 +1,7 @@
 //! What a node says of itself and of the cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_machine::{Liveness, NodeName};
 use openraft::async_runtime::WatchReceiver;
@@ -33,6 +34,8 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// Set once the node cannot go on: why.
     pub fatal: Option<String>,
+    /// True while this node's disk is full.
+    pub storage_full: bool,
 }
 
 /// A member, as this node sees it.
@@ -54,12 +57,14 @@ pub struct MemberStatus {
     pub linked: bool,
     /// Why the link is down, if it is.
     pub link_problem: Option<String>,
+    /// For how long it has been down, if it has been up or refused.
+    pub unlinked_for: Option<Duration>,
     /// How far its log agrees with this node's; known to the leader only.
     pub matched: Option<u64>,
 }
 
 /// Puts the picture together.
-pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status {
+pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage_full: bool) -> Status {
     let metrics = core.metrics();
     let metrics = metrics.borrow_watched();
     let membership = &metrics.membership_config;
@@ -76,6 +81,7 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status 
             voter: voters.contains(id),
             linked: problem.is_none(),
             link_problem: problem.map(|reason| reason.to_string()),
+            unlinked_for: links.get(*id).and_then(|link| unlinked_for(&link.state().borrow())),
             matched: matched.map(|id| id.index),
         }
     });
@@ -90,6 +96,14 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress) -> Status 
         snapshot: metrics.snapshot.map(|id| id.index),
         members: members.collect(),
         fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
+        storage_full,
+    }
+}
+
+fn unlinked_for(state: &LinkState) -> Option<Duration> {
+    match state {
+        LinkState::Closed { since, .. } => Some(since.elapsed()),
+        LinkState::Connecting | LinkState::Connected => None,
     }
 }
 

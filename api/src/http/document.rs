@@ -32,6 +32,7 @@ use super::extract::PAGE;
         (name = "timers", description = "When a workflow has to be woken"),
         (name = "shards", description = "Who owns which slice of the workflows"),
         (name = "cluster", description = "Nodes and their agreement"),
+        (name = "explain", description = "Why something does not move, and what to do"),
         (name = "events", description = "What happens in the cluster, as a stream"),
         (name = "node", description = "The process itself, and this document"),
     ),
@@ -97,16 +98,18 @@ fn complete(path: &str, operation: &mut Value) {
         }
     }
     let is_stored = path.starts_with("/v1/");
+    let is_for_people = path.starts_with("/v1/explain/");
     let is_about_a_workflow = path.starts_with("/v1/workflows/{id}") || path.starts_with("/v1/outbox/rows/");
-    let common: [(bool, u16, &str); 9] = [
+    let common: [(bool, u16, &str); 10] = [
         (is_stored, 400, "invalid_argument"),
         (has_body, 408, "body_unread"),
         (is_write, 409, "not_owner idempotency_conflict"),
-        (is_stored, 413, "limit_exceeded"),
+        (is_stored && !is_for_people, 413, "limit_exceeded"),
         (has_body, 415, "unsupported_media_type"),
         (is_write, 429, "overloaded"),
         (is_stored, 500, "state_unreadable internal"),
-        (is_stored, 503, "no_quorum index_not_reached stopped"),
+        (is_stored && !is_for_people, 503, "no_quorum index_not_reached stopped"),
+        (is_for_people, 503, "stopped"),
         (is_write && is_about_a_workflow, 503, "being_removed"),
     ];
     let common = common.into_iter().chain([(is_write, 504, "unknown"), (is_write, 507, "storage_full")]);
@@ -120,17 +123,19 @@ fn complete(path: &str, operation: &mut Value) {
         match status.parse::<u16>() {
             Ok(status) if status >= 400 => complete_problem(status, response),
             Ok(101) => {}
-            _ => complete_success(response, is_stored),
+            _ => complete_success(response, is_stored, is_for_people),
         }
     }
 }
 
-fn complete_success(response: &mut Value, is_stored: bool) {
+fn complete_success(response: &mut Value, is_stored: bool, is_json_only: bool) {
     if response["description"] == "" {
         response["description"] = "As asked".into();
     }
     if is_stored && response["content"]["application/json"].is_object() {
-        response["content"][Encoding::Postcard.content_type()] = octets();
+        if !is_json_only {
+            response["content"][Encoding::Postcard.content_type()] = octets();
+        }
         let description = "The log index that the answer reflects; pass it as `min_index` to read your own write";
         response["headers"][INDEX_HEADER] = json!({"description": description, "schema": number(0, u64::MAX)});
     }

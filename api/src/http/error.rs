@@ -127,6 +127,17 @@ impl<T: Serialize + Send + Sync + 'static> IntoResponse for Success<T> {
     }
 }
 
+/// A success that is JSON whatever is asked for.
+#[derive(Debug)]
+pub(crate) struct InJson<T>(pub Answer<T>);
+
+impl<T: Serialize> IntoResponse for InJson<T> {
+    fn into_response(self) -> Response {
+        let Answer { index, value } = self.0;
+        ([(HeaderName::from_static(INDEX_HEADER), HeaderValue::from(index))], Json(value)).into_response()
+    }
+}
+
 /// What a handler returns.
 pub(crate) type Handled<T> = Result<Success<T>, ApiError>;
 

@@ -31,7 +31,7 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    answer, cluster, document, errors, events, health, listings, namespaces, outbox, rows, sessions, shards,
+    answer, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows, sessions, shards,
     swagger_ui, timers, unread, visibility, workflows,
 };
 use crate::store::Store;
@@ -148,6 +148,9 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))
         .routes(routes!(cluster::cluster))
+        .routes(routes!(explain::explain_row))
+        .routes(routes!(explain::explain_workflow))
+        .routes(routes!(explain::explain_shard))
         .routes(routes!(events::events))
         .routes(routes!(events::heads))
 }

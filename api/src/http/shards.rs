@@ -12,7 +12,7 @@ use super::extract::{Body, Freshness, Guard, Params, Segment};
 use crate::store::Store;
 
 /// A shard's number in a path.
-pub(crate) struct ShardNumber(ShardId);
+pub(crate) struct ShardNumber(pub ShardId);
 
 impl FromStr for ShardNumber {
     type Err = ParseIntError;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_machine::{Epoch, Liveness, MemberState, NodeName, ShardEntry, ShardId};
-
-use crate::rendezvous::ranked;
+use holdfast_machine::rendezvous::ranked;
+use holdfast_machine::{Epoch, MemberState, NodeName, ShardEntry, ShardId};
 
 /// A shard whose owner is committed as down, or is no member any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,14 +38,14 @@ pub(super) fn orphans<'a>(
 
 /// True if an owner with this member record will not serve its shards.
 pub(super) fn is_gone(owner: Option<&MemberState>) -> bool {
-    owner.is_none_or(|owner| matches!(owner.member.liveness, Liveness::Down { .. }))
+    owner.is_none_or(MemberState::is_down)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use holdfast_machine::{BootId, Evidence, Member, Millis};
+    use holdfast_machine::{BootId, Evidence, Liveness, Member, Millis};
 
     use super::*;
 

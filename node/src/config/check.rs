@@ -56,6 +56,7 @@ impl Config {
         let positive = [
             ("shard_count", u64::from(self.shard_count)),
             ("shutdown_timeout_ms", self.shutdown_timeout_ms),
+            ("parked_after_ms", self.parked_after_ms),
             ("detector.poll_interval_ms", self.detector.poll_interval_ms),
             ("detector.confirmations", u64::from(self.detector.confirmations)),
             ("detector.silence_ms", self.detector.silence_ms),

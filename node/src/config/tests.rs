@@ -94,6 +94,7 @@ fn zeros_are_refused_by_key() {
         assert_says(&refused(&format!("[reconcile]\n{key} = 0")), &[&format!("`reconcile.{key}` is 0")]);
     }
     assert_says(&refused("shard_count = 0"), &["`shard_count` is 0"]);
+    assert_says(&refused("parked_after_ms = 0"), &["`parked_after_ms` is 0"]);
     assert_says(&refused("shard_count = 100000"), &["`shard_count` is 100000", "at most 4096"]);
 }
 

@@ -40,6 +40,8 @@ pub enum LinkState {
         reason: Arc<str>,
         /// Set if one of the two nodes refuses the other.
         refusal: Option<Refusal>,
+        /// Since when.
+        since: Instant,
     },
 }
 
@@ -204,7 +206,11 @@ impl Shared {
             // The first reason stays; an attempt that fails again is no news.
             LinkState::Closed { refusal: old, .. } if *old == refusal => false,
             _ => {
-                *state = LinkState::Closed { reason, refusal };
+                let since = match state {
+                    LinkState::Closed { since, .. } => *since,
+                    LinkState::Connecting | LinkState::Connected => Instant::now(),
+                };
+                *state = LinkState::Closed { reason, refusal, since };
                 true
             }
         });

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_machine::{NodeName, ShardId};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::id::{NodeName, ShardId};
 
 /// The nodes in a shard's order of preference. The order depends on the names alone.
 pub fn ranked<'a>(shard: ShardId, nodes: &[&'a NodeName]) -> Vec<&'a NodeName> {
