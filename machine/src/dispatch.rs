@@ -5,10 +5,10 @@
 //! competes with another for work. After each entry no due row waits that a session could take, so the next entry
 //! need only look at what it has stirred itself:
 //!
-//! 1. sessions with new room (attached, or one of their rows left them), by turn: one row each in a round, from their
-//!    namespaces in rotation;
-//! 2. pools with newly due rows, or whose namespace has room again: rows in the order of claims, each to the session that
-//!    takes it and was given work longest ago.
+//! 1. sessions with new room (attached, or one of their rows left them), by turn: one row each in a round, from
+//!    their namespaces in rotation;
+//! 2. pools with newly due rows, or whose namespace has room again: rows in the order of claims, each to the session
+//!    that takes it and was given work longest ago.
 //!
 //! An entry gives so many rows and no more; if that cuts it short, the next one looks at all sessions that have room.
 
@@ -140,8 +140,8 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// The first due row that a session takes, of the first of its namespaces that has one. The one behind the namespace
-    /// that it was served from last comes first.
+    /// The first due row that a session takes, of the first of its namespaces that has one. The one behind the
+    /// namespace that it was served from last comes first.
     fn next_row_for(&self, session: &SessionId) -> Option<DispatchKey> {
         let Machine { sessions, index, .. } = &*self.state;
         let (serves, now) = (sessions.serves(session)?, self.now());

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Longest text id, in bytes.
 pub const ID_BYTES_MAX: usize = 255;
-/// Leases that one log entry ends at most, and sessions and their rows, give or take those of one session; the rest end with the next entry.
+/// Leases that one log entry ends at most, and sessions and their rows, give or take those of one session; the rest
+/// end with the next entry.
 pub const LEASES_ENDED_PER_ENTRY_MAX: usize = 1_000;
 /// Most worker sessions at a time; they are all in memory.
 pub const SESSIONS_MAX: u64 = 100_000;
