@@ -7,17 +7,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdfast_client::wire::{
     CountPage, DeadLetterPage, DueTimers, ExpiredCall, HeadPage, NamespacePage, NamespaceView, PageCall, RedriveMode,
-    RoutePage, TimerPage, UnsettledPage,
+    RoutePage, SessionFilter, SessionPage, SessionWithRows, TimerPage, UnsettledPage,
 };
 use holdfast_client::{
-    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, ListCall, ReadMode, Reconciled,
-    RowView, Runs, StaleRows, WorkflowList, WorkflowView, Write,
+    Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, HeldRow, ListCall, ReadMode,
+    Reconciled, RowView, Runs, StaleRows, WorkflowList, WorkflowView, Write,
 };
 use holdfast_machine::{
     Arming, ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace,
-    NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName, Payload, Reject, Retirement, Returned, ShardId,
-    Staged, WorkflowFilter, WorkflowId,
+    NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName, Payload, Reject, Retirement, Returned, SessionId,
+    ShardId, Staged, Worker, WorkflowFilter, WorkflowId,
 };
+
+use crate::workers::Attachment;
 
 /// Why a call was not answered with a success.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -85,6 +87,10 @@ macro_rules! calls {
         pub trait Backend: Send + Sync {
             /// True if the store is part of this process, so that its engine may claim rows for its node.
             fn is_embedded(&self) -> bool;
+            /// Attaches a worker's session.
+            async fn attach(
+                &self, session: SessionId, worker: Worker, holding: Vec<HeldRow>
+            ) -> Result<Box<dyn Attachment>, Failure>;
             $($(#[$doc])* async fn $name(&self $(, $argument: $type)*) -> Called<$answer>;)+
         }
 
@@ -92,6 +98,11 @@ macro_rules! calls {
         impl Backend for Client {
             fn is_embedded(&self) -> bool {
                 false
+            }
+            async fn attach(
+                &self, session: SessionId, worker: Worker, holding: Vec<HeldRow>
+            ) -> Result<Box<dyn Attachment>, Failure> {
+                Ok(Box::new(self.attach(session, worker, holding).await?))
             }
             $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
                 Ok(self.$name($($argument),*).await?)
@@ -104,6 +115,11 @@ macro_rules! calls {
             fn is_embedded(&self) -> bool {
                 true
             }
+            async fn attach(
+                &self, session: SessionId, worker: Worker, holding: Vec<HeldRow>
+            ) -> Result<Box<dyn Attachment>, Failure> {
+                Ok(Box::new(self.attach(session, worker, holding).await?))
+            }
             $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
                 Ok(self.$name($($argument),*).await?)
             })+
@@ -115,6 +131,12 @@ macro_rules! calls {
         pub trait Layer: Send + Sync {
             /// The store behind it.
             fn below(&self) -> &dyn Backend;
+            /// Attaches a worker's session.
+            async fn attach(
+                &self, session: SessionId, worker: Worker, holding: Vec<HeldRow>
+            ) -> Result<Box<dyn Attachment>, Failure> {
+                self.below().attach(session, worker, holding).await
+            }
             $($(#[$doc])* async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
                 self.below().$name($($argument),*).await
             })+
@@ -128,6 +150,11 @@ macro_rules! calls {
         impl<L: Layer> Backend for Layered<L> {
             fn is_embedded(&self) -> bool {
                 self.0.below().is_embedded()
+            }
+            async fn attach(
+                &self, session: SessionId, worker: Worker, holding: Vec<HeldRow>
+            ) -> Result<Box<dyn Attachment>, Failure> {
+                self.0.attach(session, worker, holding).await
             }
             $(async fn $name(&self $(, $argument: $type)*) -> Called<$answer> {
                 self.0.$name($($argument),*).await
@@ -163,6 +190,10 @@ calls! {
     complete(key: &DispatchKey, token: Option<ClaimToken>, result: Payload, write: Write) -> Option<u64>;
     /// Records a failed attempt.
     fail(key: &DispatchKey, token: Option<ClaimToken>, failure: holdfast_client::Failure, write: Write) -> Option<Returned>;
+    /// A page of the sessions.
+    sessions(filter: &SessionFilter, page: &PageCall, mode: ReadMode) -> SessionPage;
+    /// One session.
+    session(session: &SessionId, mode: ReadMode) -> SessionWithRows;
     /// Hands a row back.
     retry(key: &DispatchKey, token: Option<ClaimToken>, delay_ms: u64, write: Write) -> Option<Returned>;
     /// Goes over old claims.

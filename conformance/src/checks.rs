@@ -19,6 +19,7 @@ mod odd_inputs;
 mod pausing;
 mod reads;
 mod runs;
+mod sessions;
 mod shards;
 mod staging;
 mod timers;
@@ -70,6 +71,7 @@ pub fn all() -> impl Iterator<Item = Check> {
         runs::CHECKS,
         claims::CHECKS,
         leases::CHECKS,
+        sessions::CHECKS,
         by_key::CHECKS,
         commits::CHECKS,
         ends::CHECKS,

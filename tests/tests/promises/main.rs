@@ -19,4 +19,5 @@ mod namespaces;
 mod outbox;
 mod peers;
 mod quorum;
+mod sessions;
 mod timers;
