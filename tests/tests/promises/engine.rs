@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use holdfast_client::{Client, Write};
+use holdfast_client::{Client, ReadMode, Write};
 use holdfast_machine::{EventKind, Fence, HistoryEvent, RowStatus, ShardId, WorkflowId};
 use holdfast_tests::cluster::{Cluster, SHARDS, Setup};
 use holdfast_tests::engine::{Order, Record};
@@ -152,10 +152,11 @@ async fn owners_that_die_between_any_two_steps_leave_nothing_undone() -> Result<
 async fn share_out(cluster: &Cluster, to: usize) -> Result<()> {
     let name = &cluster.nodes[to].name;
     for from in (0..3).filter(|from| *from != to) {
-        let directory = cluster.directory(to).await?;
-        let mut theirs = directory.iter().filter(|(_, entry)| entry.owner == cluster.nodes[from].name);
-        if let Some((shard, entry)) = theirs.next() {
-            cluster.client(to).transfer(*shard, name, entry.epoch, Write::default()).await?;
+        // Linearizable: it has just come back, and a transfer is made under the present epoch.
+        let directory = cluster.client(to).shards(ReadMode::Linearizable).await?.value;
+        let mut theirs = directory.shards.into_iter().filter(|entry| entry.owner == cluster.nodes[from].name);
+        if let Some(entry) = theirs.next() {
+            cluster.client(to).transfer(entry.shard, name, entry.epoch, Write::default()).await?;
         }
     }
     Ok(())

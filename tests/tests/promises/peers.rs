@@ -194,6 +194,8 @@ async fn a_node_that_owns_nothing_is_watched_but_its_death_moves_nothing() -> Re
             cluster.client(heir).transfer(shard, to, entry.epoch, Write::default()).await?;
         }
     }
+    // The heir has applied the transfers before it is asked what it knows.
+    cluster.client(heir).shards(ReadMode::Linearizable).await?;
     let before = cluster.directory(heir).await?;
     cluster.nodes[idle].kill()?;
     cluster.committed_as(false, idle, heir).await?;
