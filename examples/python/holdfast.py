@@ -104,15 +104,8 @@ class Holdfast:
 
     # The outbox
 
-    def claim(self, holder: str, limit: int, lease_ms: int, wait_ms: int, **scope: Any) -> list[Json]:
-        """Takes up to `limit` due rows under a lease; waits for the first one."""
-        lease = {"lease": {"claimant": holder, "lease_ms": lease_ms}}
-        body = {"scope": scope, "limit": limit, "holder": lease, "wait_ms": wait_ms}
-        deliveries: list[Json] = self._post("/v1/outbox/claim", body, wait_ms=wait_ms)["deliveries"]
-        return deliveries
-
-    def heartbeat(self, key: str, token: str, lease_ms: int) -> None:
-        self._post(f"{_row(key)}/heartbeat", {"token": token, "lease_ms": lease_ms})
+    def heartbeat(self, key: str, token: str, lease_ms: int, details: Any = None) -> None:
+        self._post(f"{_row(key)}/heartbeat", {"token": token, "lease_ms": lease_ms, "details": payload(details)})
 
     def complete(self, key: str, token: str, result: Any) -> None:
         self._post(f"{_row(key)}/complete", {"token": token, "result": payload(result)})

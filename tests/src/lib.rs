@@ -5,7 +5,7 @@
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `embedded`: whole nodes in the test's own process;
-//! - `work`, `load`, `engine`, `story`: what an engine and its workers do;
+//! - `work`, `load`, `engine`, `story`, `crew`: what an engine and its workers do; `door`: what cuts one of them off;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
 //! - `wait`: the only way in which a test waits.
 
@@ -14,7 +14,9 @@
 pub mod bare;
 pub mod check;
 pub mod cluster;
+pub mod crew;
 pub mod disk;
+pub mod door;
 pub mod embedded;
 pub mod engine;
 pub mod links;
@@ -36,3 +38,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/engines.md")]
 pub struct Engines;
+
+/// The guide for authors of workers.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/workers.md")]
+pub struct Workers;

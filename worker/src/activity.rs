@@ -86,7 +86,7 @@ impl Activity {
         &self.0.delivery.input
     }
 
-    /// Says that the work goes on, and how far it is; people see it, and so does the next attempt
+    /// Says that the work goes on, and how far it is; people see it, and so does whoever is given the row next
     /// ([`Activity::last_details`]). Costs nothing to call often: the newest details are sent, at most one call in
     /// [`Worker::heartbeat_interval`](crate::Worker::heartbeat_interval). Only activities with a heartbeat timeout have to;
     /// the claim itself is kept by the worker's session. Details that cannot be written as JSON are sent as none.

@@ -21,3 +21,4 @@ mod peers;
 mod quorum;
 mod sessions;
 mod timers;
+mod workers;
