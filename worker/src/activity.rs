@@ -13,8 +13,8 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cancelled {
-    /// The row was taken away: its workflow ended, it timed out, somebody else recorded its outcome. Where it stood then;
-    /// none if it was removed.
+    /// The row was taken away: its workflow ended, it timed out, somebody else recorded its outcome. Where it stood
+    /// then; none if it was removed.
     Withdrawn(Option<RowStatus>),
     /// The worker was out of reach for longer than its session's lease; its rows are handed out again.
     SessionOver,
@@ -88,8 +88,8 @@ impl Activity {
 
     /// Says that the work goes on, and how far it is; people see it, and so does whoever is given the row next
     /// ([`Activity::last_details`]). Costs nothing to call often: the newest details are sent, at most one call in
-    /// [`Worker::heartbeat_interval`](crate::Worker::heartbeat_interval). Only activities with a heartbeat timeout have to;
-    /// the claim itself is kept by the worker's session. Details that cannot be written as JSON are sent as none.
+    /// [`Worker::heartbeat_interval`](crate::Worker::heartbeat_interval). Only activities with a heartbeat timeout have
+    /// to; the claim itself is kept by the worker's session. Details that cannot be written as JSON are sent as none.
     pub fn heartbeat<T: Serialize + ?Sized>(&self, details: &T) {
         let details = Payload::json(details).unwrap_or_else(|error| {
             tracing::warn!(key = %self.key(), %error, "the details of a heartbeat cannot be written");
@@ -98,7 +98,8 @@ impl Activity {
         self.0.details.send_replace(Some(details));
     }
 
-    /// What the last heartbeat of this or an earlier attempt said, or the error of a failed attempt if that came after it.
+    /// What the last heartbeat of this or an earlier attempt said, or the error of a failed attempt if that came after
+    /// it.
     ///
     /// # Errors
     /// When no node answers.
@@ -106,8 +107,8 @@ impl Activity {
         Ok(self.0.client.row(self.key(), ReadMode::Linearizable).await?.value.details)
     }
 
-    /// Waits until the execution is to stop, and says why. A handler that goes on regardless is dropped at one of its await
-    /// points, after [`Worker::cancel_grace`](crate::Worker::cancel_grace).
+    /// Waits until the execution is to stop, and says why. A handler that goes on regardless is dropped at one of its
+    /// await points, after [`Worker::cancel_grace`](crate::Worker::cancel_grace).
     pub fn cancelled(&self) -> impl Future<Output = Cancelled> + Send + 'static {
         let mut standing = self.0.standing.clone();
         async move {

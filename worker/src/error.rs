@@ -22,8 +22,8 @@ impl ActivityError {
         Self { retryable: false, ..Self::retryable(message) }
     }
 
-    /// Names the kind of the error. A retry policy may say of some kinds that they are never tried again. A name that the
-    /// store would not take (an empty one, more than 255 bytes, control characters) is left out.
+    /// Names the kind of the error. A retry policy may say of some kinds that they are never tried again. A name that
+    /// the store would not take (an empty one, more than 255 bytes, control characters) is left out.
     #[must_use]
     pub fn of_type(self, name: &str) -> Self {
         let error_type = ErrorType::new(name).inspect_err(|error| tracing::warn!(name, %error, "left out")).ok();

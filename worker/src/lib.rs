@@ -1,7 +1,7 @@
 //! Workers: programs that are given activities and execute them.
 //!
-//! A worker names the activities that it knows, and is pushed rows of them over one connection, to any node of the cluster.
-//! This is a whole one:
+//! A worker names the activities that it knows, and is pushed rows of them over one connection, to any node of the
+//! cluster. This is a whole one:
 //!
 //! ```no_run
 //! use holdfast_client::Client;
@@ -34,8 +34,8 @@
 //! connection dies for longer than the session's lease, so what must not be done twice outside needs a key of its own;
 //! [`Activity::key`] is a good one.
 //!
-//! Inside: `rows` and `session` decide, without a clock or a connection; `link` is the connection, `execution` one handler at
-//! work, `outcome` what is told of it, and `runner` brings them together.
+//! Inside: `rows` and `session` decide, without a clock or a connection; `link` is the connection, `execution` one
+//! handler at work, `outcome` what is told of it, and `runner` brings them together.
 
 #![warn(missing_docs)]
 

@@ -166,8 +166,8 @@ impl Attached {
     }
 }
 
-/// The pause after the `failures`-th failure in a row: none after the first, then at least half of one that doubles, the rest by
-/// chance.
+/// The pause after the `failures`-th failure in a row: none after the first, then at least half of one that doubles,
+/// the rest by chance.
 pub(crate) fn pause_after(failures: u32) -> Duration {
     if failures <= 1 {
         return Duration::ZERO;

@@ -1,7 +1,8 @@
 //! The rows that a worker has: which wait for room, which are executed, and of which the outcome is being told.
 //!
-//! The store hands out no more rows than the worker has room for. Still one may have to wait here: when a row was taken away,
-//! the store gives the room to the next one at once, while the handler of the first one may need a moment to notice.
+//! The store hands out no more rows than the worker has room for. Still one may have to wait here: when a row was taken
+//! away, the store gives the room to the next one at once, while the handler of the first one may need a moment to
+//! notice.
 
 use std::collections::{BTreeMap, VecDeque};
 

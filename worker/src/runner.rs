@@ -1,5 +1,5 @@
-//! A worker at work: brings the connection, the session and the executions together, in one task that waits for whichever of
-//! them has something to say.
+//! A worker at work: brings the connection, the session and the executions together, in one task that waits for
+//! whichever of them has something to say.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,8 +23,8 @@ use crate::rows::Step;
 use crate::session::{Session, Turn};
 use crate::worker::Worker;
 
-/// How long a node may take to end a session; and how long an outcome may take that came at the last moment. After that the
-/// lease ends it.
+/// How long a node may take to end a session; and how long an outcome may take that came at the last moment. After that
+/// the lease ends it.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -246,12 +246,22 @@ impl Runner {
     }
 
     fn take_steps(&mut self) {
-        for step in self.session.rows.take_steps() {
-            match step {
-                Step::Start(delivery, standing) => self.start(*delivery, standing),
-                Step::Tell(token, standing) => {
-                    if let Some(told) = self.standings.get(&token) {
-                        told.send_replace(standing);
+        loop {
+            let steps = self.session.rows.take_steps();
+            if steps.is_empty() {
+                return;
+            }
+            for step in steps {
+                match step {
+                    // It came too late, and goes back together with the session.
+                    Step::Start(delivery, _) if matches!(self.phase, Phase::Stopping(_) | Phase::Closing(_)) => {
+                        self.session.rows.gone(delivery.token);
+                    }
+                    Step::Start(delivery, standing) => self.start(*delivery, standing),
+                    Step::Tell(token, standing) => {
+                        if let Some(told) = self.standings.get(&token) {
+                            told.send_replace(standing);
+                        }
                     }
                 }
             }

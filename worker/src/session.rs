@@ -1,7 +1,7 @@
 //! A worker's session: what each message of the node means for it, and what a lost connection does.
 //!
-//! A session outlives its connections. As long as nobody says that it is over, the worker keeps its rows at work and attaches
-//! again; only a node's word, or an attachment that found the session gone, takes them from it.
+//! A session outlives its connections. As long as nobody says that it is over, the worker keeps its rows at work and
+//! attaches again; only a node's word, or an attachment that found the session gone, takes them from it.
 
 use std::time::Duration;
 

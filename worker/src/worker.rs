@@ -19,8 +19,8 @@ use crate::execution::{Handler, read_input, write_output};
 use crate::runner::Runner;
 use crate::shutdown::Signals;
 
-/// A worker that is being set up; [`Worker::run`] and [`Worker::run_until`] set it to work. What was given wrongly is told
-/// then.
+/// A worker that is being set up; [`Worker::run`] and [`Worker::run_until`] set it to work. What was given wrongly is
+/// told then.
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
     pub(crate) client: Client,
@@ -126,9 +126,10 @@ impl Worker {
         self
     }
 
-    /// Registers what executes activities of a type: an async function of the activity and its input. The input is read from
-    /// JSON (text is read as a string, no input as `null`), the output is written as JSON. An input that cannot be read
-    /// fails the activity for good, under the error type `invalid_input`; a panic is a failed attempt of the type `panic`.
+    /// Registers what executes activities of a type: an async function of the activity and its input. The input is read
+    /// from JSON (text is read as a string, no input as `null`), the output is written as JSON. An input that cannot be
+    /// read fails the activity for good, under the error type `invalid_input`; a panic is a failed attempt of the type
+    /// `panic`.
     pub fn activity<I, O, F, Fut>(self, activity_type: &str, handler: F) -> Self
     where
         I: DeserializeOwned + Send + 'static,
@@ -185,8 +186,8 @@ impl Worker {
     /// stops on the spot; its rows go back when its lease ends.
     ///
     /// # Errors
-    /// [`WorkerError::Invalid`] when it was not set up well, [`WorkerError::Refused`] when the nodes do not take it. That no
-    /// node is to be reached is no error: it tries on.
+    /// [`WorkerError::Invalid`] when it was not set up well, [`WorkerError::Refused`] when the nodes do not take it.
+    /// That no node is to be reached is no error: it tries on.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Tally, WorkerError> {
         self.run_until_or(shutdown, pending()).await
     }

@@ -233,14 +233,19 @@ async fn what_is_not_finished_in_time_is_stopped_and_goes_back() {
     running.stop();
     assert_eq!(connection.hear_but_heartbeats().await, WorkerMessage::Drain);
     connection.say(|number| NodeMessage::Draining { number });
-    // One has a result at last, which counts; the other one's error would not be its fault, so it is not told.
-    node.takes("complete", "w:2").await;
+    // One has a result at last, which counts; the other one's error would not be its fault, so it is not told. What
+    // comes now is not begun.
+    let call = node.call().await;
+    assert_eq!((call.action.as_str(), call.key.as_str()), ("complete", "w:2"));
+    connection.deliver(vec![delivery(3, "double", &number(1))]);
+    connection.confirmed().await;
+    call.succeed();
     assert_eq!(connection.hear_but_heartbeats().await, WorkerMessage::Close);
     connection.say(ended(Ended::Closed));
     let stopped = [running.told().await, running.told().await];
     assert!(stopped.iter().all(|text| text.ends_with(&format!("{:?}", Cancelled::Stopping))), "{stopped:?}");
     let tally = running.ended().await.unwrap();
-    assert_eq!((tally.completed, tally.cancelled, tally.failed), (1, 1, 0));
+    assert_eq!((tally.started, tally.completed, tally.cancelled, tally.failed), (2, 1, 1, 0));
 }
 
 #[tokio::test]
