@@ -1,7 +1,7 @@
 //! One workflow's driver: read the history, replay it, commit what is new, wait.
 //!
-//! A driver holds nothing that counts. It may be dropped between any two of its calls, or in the middle of one; the next
-//! driver, here or on another node, replays the history and stands where this one stood.
+//! A driver holds nothing that counts. It may be dropped between any two of its calls, or in the middle of one; the
+//! next driver, here or on another node, replays the history and stands where this one stood.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,7 +109,8 @@ impl Driver {
         }
     }
 
-    /// Facts first, as the function may decide otherwise once it has heard of them. Nothing while the workflow is paused.
+    /// Facts first, as the function may decide otherwise once it has heard of them. Nothing while the workflow is
+    /// paused.
     async fn next_commit(&mut self) -> Result<Option<Commit>, Stop> {
         if self.replay.paused() {
             return Ok(None);
@@ -141,7 +142,8 @@ impl Driver {
         tokio::select! {
             () = self.mailbox.wait(resting) => {}
             Some(ended) = self.children.join_next() => {
-                // A child's task that panicked is a mistake of this crate; the child is followed again with the next driver.
+                // A child's task that panicked is a mistake of this crate; the child is followed again with the next
+                // driver.
                 if let Ok(end) = ended {
                     self.facts.ended(end?);
                 }

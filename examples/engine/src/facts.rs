@@ -1,5 +1,6 @@
-//! What a workflow's driver hears besides its history: that it may have grown, that a timer is due, that a row was given
-//! up, that a child has ended. Such a fact is written into the history first; the function hears of it from there.
+//! What a workflow's driver hears besides its history: that it may have grown, that a timer is due, that a row was
+//! given up, that a child has ended. Such a fact is written into the history first; the function hears of it from
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,8 +106,8 @@ impl Facts {
         self.ended.clear();
     }
 
-    /// What the workflow waits for of all this, as one commit; none if it waits for nothing of it. Facts that the history
-    /// tells already, or that nobody waits for, are dropped.
+    /// What the workflow waits for of all this, as one commit; none if it waits for nothing of it. Facts that the
+    /// history tells already, or that nobody waits for, are dropped.
     pub async fn commit(
         &mut self,
         store: &Store,

@@ -1,7 +1,7 @@
 //! Activities that the engine's process runs itself, for work that needs no worker of its own.
 //!
-//! They are claimed as the node's ([`ClaimHolder::Node`]): without a lease, only rows of shards that the node owns. When
-//! the node dies, its rows are pending again the moment a survivor adopts their shard.
+//! They are claimed as the node's ([`ClaimHolder::Node`]): without a lease, only rows of shards that the node owns.
+//! When the node dies, its rows are pending again the moment a survivor adopts their shard.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,10 +1,10 @@
 //! A workflow function, replayed from its history. No I/O: events go in, decisions come out.
 //!
 //! Events are of two sorts. **Answers** come from outside: the start, outcomes of activities, timers that fired,
-//! signals, ends of children. Each is fed to the function by itself, and the function is polled once after it. **Steps**
-//! are the function's own decisions of earlier: each has to be the oldest one that the function has left and the
-//! history has not shown yet. So the decisions are a function of the answers in their order, whoever replays them and
-//! however they were bundled when they came; what is left when the history ends is what is to be committed.
+//! signals, ends of children. Each is fed to the function by itself, and the function is polled once after it.
+//! **Steps** are the function's own decisions of earlier: each has to be the oldest one that the function has left and
+//! the history has not shown yet. So the decisions are a function of the answers in their order, whoever replays them
+//! and however they were bundled when they came; what is left when the history ends is what is to be committed.
 //!
 //! A step that is not what the function wants, or that it does not want at all, means that the function is not the one
 //! that wrote this history. Nothing is guessed then: the workflow is left alone.

@@ -1,6 +1,6 @@
 //! A node with engines inside, for stories about what an engine holds and hears: the reference engine, which drives the
-//! workflows of `holdfast_tests::story`, and a dispatcher that holds rows until it is told to let go. Configured as `holdfast
-//! serve` is, by its environment; told what to do on stdin; what it does is on stdout.
+//! workflows of `holdfast_tests::story`, and a dispatcher that holds rows until it is told to let go. Configured as
+//! `holdfast serve` is, by its environment; told what to do on stdin; what it does is on stdout.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write as _};
