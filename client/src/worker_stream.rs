@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
-use holdfast_machine::{NodeName, SessionId, Worker};
+use holdfast_machine::{NodeName, Reject, SessionId, Worker};
 use reqwest::Url;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -106,7 +106,10 @@ impl Client {
                     self.shared.prefer(number);
                     return Ok(stream);
                 }
-                Err(error) if !error.is_retryable() => return Err(error),
+                // A node that is about to start, or that the cluster takes for dead, speaks of nobody but itself.
+                Err(error) if !error.is_retryable() && !matches!(error.reject(), Some(Reject::NodeState { .. })) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::debug!(%url, %error, "attaching to the next node");
                     last = Some(error);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use holdfast_client::{Client, ClientError, Delivery, ReadMode};
-use holdfast_machine::{ActivityType, DispatchKey, Namespace, Payload, RowStatus, RunId, TaskQueue};
+use holdfast_machine::{ActivityType, ClaimToken, DispatchKey, Namespace, Payload, RowStatus, RunId, TaskQueue};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -49,6 +49,11 @@ impl Activity {
     /// The row's key: the same for all attempts, and for no other activity.
     pub fn key(&self) -> &DispatchKey {
         &self.0.delivery.key
+    }
+
+    /// The claim that it is executed under: another one each time that the row is given out.
+    pub fn token(&self) -> ClaimToken {
+        self.0.delivery.token
     }
 
     /// What is run.

@@ -122,6 +122,8 @@ impl Session {
         match error.reject() {
             Some(Reject::SessionNotFound { .. }) => self.over(),
             Some(Reject::SessionMoved { .. }) => self.moved(),
+            // The start of that node is not committed yet, or the cluster takes it for dead; another one may do.
+            Some(Reject::NodeState { .. }) => self.again(),
             // What cannot be read may have been said by somebody in between.
             _ if error.is_retryable() || matches!(error, ClientError::Protocol(_)) => self.again(),
             _ => Turn::Stop(WorkerError::Refused(error)),

@@ -8,6 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -17,12 +18,15 @@ use holdfast_machine::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 
 use crate::program::{read, written};
 use crate::retry::until_answered;
 
 /// How long a claim waits for work before it asks again.
 const WAIT_MS: u64 = 30_000;
+/// The pause before rows are asked for again when this node cannot take any.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Activities run at a time, unless something else is said.
 const CAPACITY: usize = 8;
 
@@ -120,6 +124,8 @@ impl LocalActivities {
                         self.execute(delivery).await?;
                     }
                 }
+                // The start of this node is not committed yet.
+                Err(StoreError::Reject(Reject::NodeState { .. })) => sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
         }

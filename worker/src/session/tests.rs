@@ -155,6 +155,9 @@ fn a_refusal_ends_the_worker_and_a_node_that_cannot_does_not() {
     let refused = |problem| NodeMessage::Ended { reason: Ended::Refused, problem: Some(problem) };
     let mut session = at_work();
     assert!(matches!(session.hear(refused(Problem::new(503, "no_quorum", "two are gone"))), Turn::Attach));
+    // A node whose start is not committed yet.
+    let (node, problem) = (NodeName::new("node-a").unwrap(), "has started again since".to_owned());
+    assert!(matches!(session.lose(ClientError::Reject(Reject::NodeState { node, problem })), Turn::Attach));
     let turn = session.hear(refused(Problem::new(400, "invalid_argument", "no namespaces")));
     assert!(matches!(turn, Turn::Stop(WorkerError::Refused(_))), "{turn:?}");
 }
