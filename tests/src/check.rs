@@ -1,5 +1,6 @@
 //! The invariants, one property a file, checked through the API as any user could.
 
+pub mod fan_out;
 pub mod history;
 pub mod ledger;
 pub mod outcomes;

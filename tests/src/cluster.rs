@@ -5,6 +5,7 @@
 //! are printed.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use crate::check;
 use crate::links::Links;
 use crate::ports::free_port;
-use crate::process::NodeProcess;
+use crate::process::{NodeProcess, Process};
 use crate::program::Program;
 use crate::turn::{self, Turn};
 use crate::wait::{LONG, wait_until};
@@ -39,13 +40,15 @@ pub struct Setup {
 /// A running cluster; nodes are numbered from 0 in the order of [`NAMES`].
 #[derive(Debug)]
 pub struct Cluster {
+    /// Workers that the story has added.
+    pub workers: Vec<Process>,
     /// The nodes.
     pub nodes: Vec<NodeProcess>,
     clients: Vec<Client>,
     links: Option<Links>,
     http: reqwest::Client,
     finished: bool,
-    _folder: TempDir,
+    folder: TempDir,
     _turn: Turn,
 }
 
@@ -129,7 +132,7 @@ impl Setup {
             nodes.push(node);
         }
         let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
-        Ok(Cluster { nodes, clients, links, http, finished: false, _folder: folder, _turn: turn })
+        Ok(Cluster { workers: Vec::new(), nodes, clients, links, http, finished: false, folder, _turn: turn })
     }
 }
 
@@ -164,6 +167,11 @@ impl Cluster {
     /// A plain HTTP client, for what has to be seen on the wire.
     pub fn http(&self) -> &reqwest::Client {
         &self.http
+    }
+
+    /// Where the processes have their files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The links, in a cluster that was set up with them.
@@ -317,7 +325,7 @@ impl Cluster {
         anyhow::bail!("{name} owns no shard")
     }
 
-    /// Ends a story: everything flows and runs again, and every invariant holds.
+    /// Ends a story: the workers are gone, all else flows and runs again, and every invariant holds.
     ///
     /// # Errors
     /// When the cluster does not come to rest, or an invariant is broken.
@@ -330,6 +338,7 @@ impl Cluster {
                 node.start()?;
             }
         }
+        self.workers.clear();
         self.whole().await?;
         check::state::same_on_all(&self.clients).await?;
         self.finished = true;
@@ -340,8 +349,8 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if !self.finished {
-            for node in &self.nodes {
-                eprintln!("{}", node.last_words());
+            for puppet in self.puppets() {
+                eprintln!("{}", puppet.last_words());
             }
         }
     }

@@ -5,8 +5,12 @@
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `embedded`: whole nodes in the test's own process;
-//! - `work`, `load`, `engine`, `story`, `crew`: what an engine and its workers do; `door`: what cuts one of them off;
+//! - `work`, `load`: what an engine and its workers do; `engine`, `programs`, `story`: engines and workers that do as
+//!   they are told, and their workflows;
+//! - `troupe`: a cluster with engines inside, and workers beside it; `crew`: workers in the test's own process;
+//! - `door`: what cuts one of them off;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
+//! - `dice`: what faults a seed draws;
 //! - `wait`: the only way in which a test waits.
 
 #![warn(missing_docs)]
@@ -15,6 +19,7 @@ pub mod bare;
 pub mod check;
 pub mod cluster;
 pub mod crew;
+pub mod dice;
 pub mod disk;
 pub mod door;
 pub mod embedded;
@@ -24,7 +29,9 @@ pub mod load;
 pub mod ports;
 pub mod process;
 pub mod program;
+pub mod programs;
 pub mod story;
+pub mod troupe;
 pub mod turn;
 pub mod wait;
 pub mod work;

@@ -1,8 +1,9 @@
-//! One node as a process of its own: started, killed, paused and started again by its own pid.
+//! Processes of a story, nodes and workers: started, killed, paused and started again by their own pids.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -11,15 +12,26 @@ use anyhow::{Context, Result, bail, ensure};
 use holdfast_machine::NodeName;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::de::DeserializeOwned;
 
+use crate::engine::{Execution, Order, Record};
 use crate::program::Program;
 use crate::wait::wait_until;
 
 /// The last lines of a log that a failed test prints.
 const LOG_LINES_SHOWN: usize = 60;
 
-/// A node's process, running or not.
+/// A process, running or not.
+#[derive(Debug)]
+pub struct Process {
+    /// What it is called in messages.
+    pub label: String,
+    folder: PathBuf,
+    program: Program,
+    environment: BTreeMap<String, String>,
+    child: Mutex<Option<Child>>,
+}
+
+/// A node's process; all that can be done with a process can be done with it.
 #[derive(Debug)]
 pub struct NodeProcess {
     /// Its name.
@@ -28,10 +40,15 @@ pub struct NodeProcess {
     pub id: u64,
     /// Where its API is, as a base URL.
     pub url: String,
-    folder: PathBuf,
-    program: Program,
-    environment: BTreeMap<String, String>,
-    child: Mutex<Option<Child>>,
+    process: Process,
+}
+
+impl Deref for NodeProcess {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
 }
 
 impl NodeProcess {
@@ -45,16 +62,46 @@ impl NodeProcess {
         http_port: u16,
         folder: PathBuf,
         program: Program,
-        environment: BTreeMap<String, String>,
+        mut environment: BTreeMap<String, String>,
     ) -> Result<Self> {
-        fs::create_dir_all(&folder)?;
+        environment.insert("HOLDFAST_DATA_DIR".to_owned(), folder.join("data").display().to_string());
         let url = format!("http://127.0.0.1:{http_port}");
-        Ok(Self { name, id, url, folder, program, environment, child: Mutex::new(None) })
+        Ok(Self { process: Process::new(name.to_string(), folder, program, environment)?, name, id, url })
     }
 
     /// Its data directory.
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
+    }
+
+    /// Takes the whole data directory of a stopped node away.
+    ///
+    /// # Errors
+    /// When it runs, or its directory cannot be removed.
+    pub fn wipe(&self) -> Result<()> {
+        ensure!(!self.is_running(), "{} runs; its disk is not pulled from under it", self.name);
+        fs::remove_dir_all(self.data()).context("wiping")
+    }
+
+    /// Changes a setting for the next start.
+    pub fn set(&mut self, variable: &str, value: &str) {
+        self.process.environment.insert(variable.to_owned(), value.to_owned());
+    }
+}
+
+impl Process {
+    /// A process that is not started yet; `folder` is made and gets its log and its records.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn new(
+        label: String,
+        folder: PathBuf,
+        program: Program,
+        environment: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        fs::create_dir_all(&folder)?;
+        Ok(Self { label, folder, program, environment, child: Mutex::new(None) })
     }
 
     fn log(&self) -> PathBuf {
@@ -71,12 +118,11 @@ impl NodeProcess {
     /// When it runs already or cannot be started.
     pub fn start(&self) -> Result<()> {
         let mut child = self.child.lock();
-        ensure!(child.is_none(), "{} runs already", self.name);
+        ensure!(child.is_none(), "{} runs already", self.label);
         let program = self.program.path()?;
         let mut command = Command::new(&program);
         command
             .args(self.program.arguments())
-            .env("HOLDFAST_DATA_DIR", self.data())
             .envs(&self.environment)
             .stdin(Stdio::piped())
             .stdout(append_to(&self.records_file())?)
@@ -90,7 +136,7 @@ impl NodeProcess {
     /// # Errors
     /// When it does not run.
     pub fn kill(&self) -> Result<()> {
-        let mut child = self.child.lock().take().with_context(|| format!("{} does not run", self.name))?;
+        let mut child = self.child.lock().take().with_context(|| format!("{} does not run", self.label))?;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -126,7 +172,7 @@ impl NodeProcess {
     /// # Errors
     /// When it goes on.
     pub async fn ended(&self, deadline: Duration) -> Result<ExitStatus> {
-        wait_until(&format!("{} ends", self.name), deadline, async || {
+        wait_until(&format!("{} ends", self.label), deadline, async || {
             let mut running = self.child.lock();
             let child = running.as_mut().context("it was not running")?;
             let status = child.try_wait()?.context("it still runs")?;
@@ -141,43 +187,41 @@ impl NodeProcess {
         self.child.lock().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Takes the whole data directory of a stopped node away.
-    ///
-    /// # Errors
-    /// When it runs, or its directory cannot be removed.
-    pub fn wipe(&self) -> Result<()> {
-        ensure!(!self.is_running(), "{} runs; its disk is not pulled from under it", self.name);
-        fs::remove_dir_all(self.data()).context("wiping")
-    }
-
-    /// Changes a setting for the next start.
-    pub fn set(&mut self, variable: &str, value: &str) {
-        self.environment.insert(variable.to_owned(), value.to_owned());
-    }
-
-    /// Sends a line to the process's stdin.
+    /// Gives a puppet an order.
     ///
     /// # Errors
     /// When it does not run or does not read.
-    pub fn tell(&self, line: &str) -> Result<()> {
+    pub fn tell(&self, order: &Order) -> Result<()> {
         let mut running = self.child.lock();
-        let child = running.as_mut().with_context(|| format!("{} does not run", self.name))?;
+        let child = running.as_mut().with_context(|| format!("{} does not run", self.label))?;
         let stdin = child.stdin.as_mut().context("stdin is a pipe")?;
-        writeln!(stdin, "{line}")?;
+        writeln!(stdin, "{}", serde_json::to_string(order)?)?;
         Ok(stdin.flush()?)
     }
 
-    /// What the process wrote to its stdout over all its starts, one JSON value a line.
+    /// What a puppet told over all its starts.
     ///
     /// # Errors
     /// When a line is something else. A last line that was cut off by a kill is left out.
-    pub fn records<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
+    pub fn records(&self) -> Result<Vec<Record>> {
         let Ok(text) = fs::read_to_string(self.records_file()) else { return Ok(Vec::new()) };
         let mut records = Vec::new();
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            records.push(serde_json::from_str(line).with_context(|| format!("record of {}: {line}", self.name))?);
+            records.push(serde_json::from_str(line).with_context(|| format!("record of {}: {line}", self.label))?);
         }
         Ok(records)
+    }
+
+    /// The executions that a puppet has begun, over all its starts.
+    ///
+    /// # Errors
+    /// As [`Process::records`].
+    pub fn executions(&self) -> Result<Vec<Execution>> {
+        let began = |record| match record {
+            Record::Began { key, token } => Some(Execution { by: self.label.clone(), key, token }),
+            _ => None,
+        };
+        Ok(self.records()?.into_iter().filter_map(began).collect())
     }
 
     /// Its whole log so far.
@@ -190,18 +234,18 @@ impl NodeProcess {
         let log = self.log_text();
         let lines: Vec<&str> = log.lines().collect();
         let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
-        format!("---- {} ({} lines, the last {})\n{}", self.name, lines.len(), shown.len(), shown.join("\n"))
+        format!("---- {} ({} lines, the last {})\n{}", self.label, lines.len(), shown.len(), shown.join("\n"))
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let running = self.child.lock();
-        let Some(child) = running.as_ref() else { bail!("{} does not run", self.name) };
+        let Some(child) = running.as_ref() else { bail!("{} does not run", self.label) };
         let pid = Pid::from_raw(i32::try_from(child.id())?).context("a pid is not 0")?;
         Ok(kill_process(pid, signal)?)
     }
 }
 
-impl Drop for NodeProcess {
+impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.lock().take() {
             // It may have ended by itself; there is nobody left to tell if the kill fails.

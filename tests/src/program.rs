@@ -7,13 +7,15 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a node of a cluster runs.
+/// What a process of a story runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// The `holdfast` binary, as users start it.
     Holdfast,
     /// A node with an engine inside that does as the test says; see `bin/engine-node.rs`.
     EngineNode,
+    /// A worker that does as the test says; see `bin/worker.rs`.
+    Worker,
 }
 
 impl Program {
@@ -21,6 +23,7 @@ impl Program {
         match self {
             Self::Holdfast => "holdfast",
             Self::EngineNode => "engine-node",
+            Self::Worker => "worker",
         }
     }
 
@@ -28,7 +31,7 @@ impl Program {
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Holdfast => &["serve"],
-            Self::EngineNode => &[],
+            Self::EngineNode | Self::Worker => &[],
         }
     }
 
@@ -44,7 +47,7 @@ impl Program {
     }
 }
 
-/// Builds both programs once in this process and gives their folder. With nothing to do it costs a moment.
+/// Builds the programs once in this process and gives their folder. With nothing to do it costs a moment.
 fn build() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build_now().map_err(|error| format!("{error:#}")));
@@ -63,10 +66,12 @@ fn build_now() -> Result<PathBuf> {
         Some(profile) => profile,
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let programs = [Program::Holdfast, Program::EngineNode, Program::Worker];
     let output = Command::new(cargo)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
         // All packages, so that their features are those of the build that made this test.
-        .args(["build", "--quiet", "--workspace", "--bin", "holdfast", "--bin", "engine-node", "--profile", profile])
+        .args(["build", "--quiet", "--workspace", "--profile", profile])
+        .args(programs.iter().flat_map(|program| ["--bin", program.name()]))
         .output()
         .context("cargo does not start")?;
     ensure!(output.status.success(), "the build failed:\n{}", String::from_utf8_lossy(&output.stderr));

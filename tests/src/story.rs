@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use holdfast_engine::{Programs, Workflow, WorkflowError};
-use holdfast_machine::{InvalidId, NewEvent, Payload, TaskQueue};
+use holdfast_engine::{Workflow, WorkflowError};
+use holdfast_machine::{NewEvent, Payload, TaskQueue};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{HOLD, QUEUE, WORK};
@@ -38,17 +38,9 @@ impl Plot {
     }
 }
 
-/// The programs of an engine node.
-///
-/// # Errors
-/// Never.
-pub fn programs() -> Result<Programs, InvalidId> {
-    Programs::new().with(STORY, story)
-}
-
-async fn story(workflow: Workflow, plot: Plot) -> Result<u64, WorkflowError> {
+pub(crate) async fn story(workflow: Workflow, plot: Plot) -> Result<u64, WorkflowError> {
     let queue = TaskQueue::new(QUEUE).map_err(|invalid| WorkflowError::failed(invalid.to_string()))?;
-    let run = |activity: &str| workflow.activity::<String>(activity, &()).on(queue.clone());
+    let run = |activity: &str| workflow.activity::<()>(activity, &()).on(queue.clone());
     let wave = (0..plot.width).map(|_| run(if plot.held { HOLD } else { WORK }));
     let mut done = try_join_all(wave).await?.len() as u64;
     workflow.sleep(Duration::from_millis(50)).await;

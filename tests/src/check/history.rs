@@ -12,10 +12,18 @@ const PAGE: u32 = 97;
 /// # Errors
 /// When it cannot be read.
 pub async fn read(client: &Client, id: &WorkflowId) -> Result<Vec<HistoryEvent>> {
+    read_as(client, id, ReadMode::Linearizable).await
+}
+
+/// The same in another mode of reading.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_as(client: &Client, id: &WorkflowId, mode: ReadMode) -> Result<Vec<HistoryEvent>> {
     let mut events: Vec<HistoryEvent> = Vec::new();
     loop {
         let from = events.last().map_or(1, |event| event.seq + 1);
-        let page = client.history(id, from, PAGE, ReadMode::Linearizable).await?.value;
+        let page = client.history(id, from, PAGE, mode).await?.value;
         let is_last = page.len() < PAGE as usize;
         events.extend(page);
         if is_last {

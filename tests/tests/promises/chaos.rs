@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::dice::{Dice, seed_and_steps};
 use holdfast_tests::links::Flow;
 use holdfast_tests::load::{self, Load};
 use holdfast_tests::wait::{LONG, wait_until};
@@ -40,25 +41,6 @@ const FAULTS: [Fault; 8] = [
     Fault::Blip,
 ];
 
-/// A small generator (xorshift64*): the story needs repeatable choices, not good ones.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % sides
-    }
-}
-
-fn from_environment(variable: &str, default: u64) -> Result<u64> {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().with_context(|| format!("{variable} is no number")),
-        Err(_) => Ok(default),
-    }
-}
-
 /// Does the damage, lets it last, and mends it.
 async fn strike(cluster: &Cluster, fault: Fault, node: usize, lasts: Duration) -> Result<()> {
     let (victim, links) = (&cluster.nodes[node], cluster.links()?);
@@ -86,10 +68,8 @@ async fn strike(cluster: &Cluster, fault: Fault, node: usize, lasts: Duration) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> Result<()> {
-    let seed = from_environment("HOLDFAST_CHAOS_SEED", SEED)?;
-    let steps = from_environment("HOLDFAST_CHAOS_STEPS", STEPS)?;
-    println!("repeat with HOLDFAST_CHAOS_SEED={seed}");
-    let mut dice = Dice(seed.wrapping_mul(2).wrapping_add(1));
+    let (seed, steps) = seed_and_steps(SEED, STEPS)?;
+    let mut dice = Dice::of(seed);
     let cluster = Setup::plain()
         .with_links()
         .alone()

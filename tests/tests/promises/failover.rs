@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_client::{Client, ReadMode, Write};
 use holdfast_machine::{
-    BootId, ClaimToken, DispatchKey, Epoch, EventKind, Fence, Holder, NewEvent, Payload, RowStatus, ShardId, WorkflowId,
+    BootId, DispatchKey, EventKind, Fence, Holder, NewEvent, Payload, RowStatus, ShardId, WorkflowId,
 };
 use holdfast_tests::cluster::{Cluster, SHARDS, Setup};
-use holdfast_tests::engine::{HOLD, Order, QUEUE, Record, WORK};
+use holdfast_tests::engine::{Execution, HOLD, Order, QUEUE, Record, WORK};
+use holdfast_tests::process::Process;
 use holdfast_tests::wait::{LONG, SOON, wait_until};
 use holdfast_tests::{check, work};
 
@@ -21,37 +22,9 @@ fn slow_to_judge(setup: Setup) -> Setup {
     setup.set("HOLDFAST_DETECTOR_POLL_INTERVAL_MS", 5_000).set("HOLDFAST_DETECTOR_CONFIRMATIONS", 10)
 }
 
-fn tell(cluster: &Cluster, node: usize, order: &Order) -> Result<()> {
-    cluster.nodes[node].tell(&serde_json::to_string(order)?)
-}
-
-fn release_all(cluster: &Cluster) -> Result<()> {
-    cluster.running().into_iter().try_for_each(|node| tell(cluster, node, &Order::Release))
-}
-
-/// Executions of the rows of a workflow, over all engines and all their starts.
-fn executions(cluster: &Cluster, id: &WorkflowId) -> Result<Vec<(usize, DispatchKey, ClaimToken)>> {
-    let mut executions = Vec::new();
-    for (place, node) in cluster.nodes.iter().enumerate() {
-        for record in node.records()? {
-            if let Record::Began { key, token } = record
-                && key.workflow == *id
-            {
-                executions.push((place, key, token));
-            }
-        }
-    }
-    Ok(executions)
-}
-
-/// Waits until `count` executions of a workflow have begun.
-async fn begun(cluster: &Cluster, id: &WorkflowId, count: usize) -> Result<Vec<(usize, DispatchKey, ClaimToken)>> {
-    wait_until("the rows are being executed", LONG, async || {
-        let executions = executions(cluster, id)?;
-        ensure!(executions.len() >= count, "{} of {count} executions", executions.len());
-        Ok(executions)
-    })
-    .await
+/// The rows that a node has executed.
+fn rows_of<'a>(node: &Process, executions: &'a [Execution]) -> BTreeSet<&'a DispatchKey> {
+    executions.iter().filter(|execution| execution.by == node.label).map(|execution| &execution.key).collect()
 }
 
 /// Waits until every row of a workflow is done, and checks that each has exactly one outcome.
@@ -68,13 +41,6 @@ async fn all_done(client: &Client, id: &WorkflowId) -> Result<()> {
     check::outcomes::exactly_one(id, &history, 1..=ROWS)
 }
 
-async fn owner_of(cluster: &Cluster, id: &WorkflowId) -> Result<(usize, Epoch)> {
-    let node = *cluster.running().first().context("no node runs")?;
-    let directory = cluster.directory(node).await?;
-    let entry = directory.get(&ShardId::of(id, SHARDS)).context("nobody owns it")?;
-    Ok((cluster.place(&entry.owner)?, entry.epoch))
-}
-
 /// A story is told twice: once with an owner that leads, and once with one that does not.
 async fn owner_that_leads(cluster: &Cluster, leads: bool) -> Result<usize> {
     if leads { cluster.leader().await } else { cluster.follower().await }
@@ -88,38 +54,28 @@ async fn rows_held_by_a_dead_node_are_handed_out_again_with_one_outcome_each() -
         let owner = owner_that_leads(&cluster, leads).await?;
         let (id, fence) = cluster.workflow_of(owner, &format!("order-{leads}")).await?;
         work::open(&any, &id, ROWS, HOLD, QUEUE).await?;
-        let first = begun(&cluster, &id, ROWS as usize).await?;
-        ensure!(first.iter().all(|(place, ..)| *place == owner), "rows of others' shards were taken: {first:?}");
+        let first = cluster.begun(&id, ROWS as usize).await?;
+        let owners = &cluster.nodes[owner].label;
+        ensure!(first.iter().all(|execution| execution.by == *owners), "rows of others' shards were taken: {first:?}");
 
         // The owner dies with all of it in its hands; a survivor adopts and is handed the rows.
         cluster.nodes[owner].kill()?;
-        let all = begun(&cluster, &id, 2 * ROWS as usize).await?;
-        let (adopter, epoch) = owner_of(&cluster, &id).await?;
+        let all = cluster.begun(&id, 2 * ROWS as usize).await?;
+        let (adopter, epoch) = cluster.owner_of(&id).await?;
         ensure!(adopter != owner && epoch.0 == fence.epoch.0 + 1, "{adopter} owns it under {epoch}");
-        let again: BTreeSet<_> = all.iter().filter(|(place, ..)| *place == adopter).map(|(_, key, _)| key).collect();
+        let again = rows_of(&cluster.nodes[adopter], &all);
         ensure!(again.len() == ROWS as usize, "{all:?}");
         let row = any.row(&work::key(&id, 1), ReadMode::Linearizable).await?.value.row;
         ensure!(row.deliveries == 0 && row.attempt == 1, "a node's death is not the row's fault: {row:?}");
-        release_all(&cluster)?;
+        cluster.tell_all(&Order::Release)?;
         all_done(&any, &id).await?;
-        ensure!(executions(&cluster, &id)?.len() == 2 * ROWS as usize, "too many executions");
+        ensure!(cluster.executions(&id)?.len() == 2 * ROWS as usize, "too many executions");
 
         cluster.nodes[owner].start()?;
         cluster.whole().await?;
-        restart_engines(&cluster).await?;
+        cluster.hold_all().await?;
     }
     cluster.finish().await
-}
-
-/// Engines that were told to let go hold rows again after a start. One node at a time, so that nothing else changes.
-async fn restart_engines(cluster: &Cluster) -> Result<()> {
-    for node in &cluster.nodes {
-        let status = node.stop(LONG).await?;
-        ensure!(status.success(), "{} ended with {status}", node.name);
-        node.start()?;
-        cluster.whole().await?;
-    }
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +93,7 @@ async fn rows_held_by_workers_stay_with_them_when_their_node_dies() -> Result<()
         }
         cluster.nodes[owner].kill()?;
         let adopted = wait_until("a survivor has adopted the shard", LONG, async || {
-            let (adopter, epoch) = owner_of(&cluster, &id).await?;
+            let (adopter, epoch) = cluster.owner_of(&id).await?;
             ensure!(adopter != owner && epoch > fence.epoch, "not yet");
             Ok(adopter)
         })
@@ -167,7 +123,7 @@ async fn adoption_settles_what_is_finished_and_leaves_what_is_paused() -> Result
     let owner = cluster.follower().await?;
     let (id, _) = cluster.workflow_of(owner, "paused").await?;
     work::open(&any, &id, ROWS, HOLD, QUEUE).await?;
-    begun(&cluster, &id, ROWS as usize).await?;
+    cluster.begun(&id, ROWS as usize).await?;
     let head = 1 + 2 * ROWS;
     any.append(&id, head, vec![NewEvent::of(EventKind::WorkflowPaused)], Write::default()).await?;
 
@@ -181,8 +137,8 @@ async fn adoption_settles_what_is_finished_and_leaves_what_is_paused() -> Result
         Ok(())
     })
     .await?;
-    ensure!(executions(&cluster, &id)?.len() == ROWS as usize, "rows of a paused workflow were handed out");
-    release_all(&cluster)?;
+    ensure!(cluster.executions(&id)?.len() == ROWS as usize, "rows of a paused workflow were handed out");
+    cluster.tell_all(&Order::Release)?;
     any.append(&id, head + 1, vec![NewEvent::of(EventKind::WorkflowResumed)], Write::default()).await?;
     all_done(&any, &id).await?;
     any.append(&id, head + 2 + ROWS, vec![NewEvent::of(EventKind::WorkflowCompleted)], Write::default()).await?;
@@ -196,12 +152,12 @@ async fn an_adopter_that_dies_at_once_is_adopted_in_turn() -> Result<()> {
     let owner = cluster.follower().await?;
     let (id, fence) = cluster.workflow_of(owner, "order").await?;
     work::open(&cluster.any()?, &id, ROWS, HOLD, QUEUE).await?;
-    begun(&cluster, &id, ROWS as usize).await?;
+    cluster.begun(&id, ROWS as usize).await?;
 
     // The adopter is killed as soon as its adoption can be seen anywhere.
     cluster.nodes[owner].kill()?;
     let adopter = wait_until("somebody has adopted the shard", LONG, async || {
-        let (adopter, epoch) = owner_of(&cluster, &id).await?;
+        let (adopter, epoch) = cluster.owner_of(&id).await?;
         ensure!(epoch.0 == fence.epoch.0 + 1, "not yet");
         Ok(adopter)
     })
@@ -211,20 +167,20 @@ async fn an_adopter_that_dies_at_once_is_adopted_in_turn() -> Result<()> {
     // Two are down, so nothing happens until one is back; then the shard moves on, and nothing is lost.
     cluster.nodes[owner].start()?;
     wait_until("the shard has moved on", LONG, async || {
-        let (next, epoch) = owner_of(&cluster, &id).await?;
+        let (next, epoch) = cluster.owner_of(&id).await?;
         ensure!(next != adopter && epoch.0 > fence.epoch.0 + 1, "{} owns it under {epoch}", cluster.nodes[next].name);
         Ok(())
     })
     .await?;
     wait_until("the rows are handed out by the last owner", LONG, async || {
-        let (next, _) = owner_of(&cluster, &id).await?;
-        let all = executions(&cluster, &id)?;
-        let last: BTreeSet<_> = all.iter().filter(|(place, ..)| *place == next).map(|(_, key, _)| key).collect();
+        let (next, _) = cluster.owner_of(&id).await?;
+        let all = cluster.executions(&id)?;
+        let last = rows_of(&cluster.nodes[next], &all);
         ensure!(last.len() == ROWS as usize, "{last:?}");
         Ok(())
     })
     .await?;
-    release_all(&cluster)?;
+    cluster.tell_all(&Order::Release)?;
     all_done(&cluster.any()?, &id).await?;
     cluster.finish().await
 }
@@ -257,7 +213,8 @@ async fn a_paused_owner_finds_its_shards_lost_and_its_writes_refused() -> Result
         })
         .await?;
         let text = format!("from the past {leads}");
-        tell(&cluster, owner, &Order::Append { workflow: id.clone(), expected_seq: 1, text: text.clone() })?;
+        let late = Order::Append { workflow: id.clone(), expected_seq: 1, text: text.clone() };
+        cluster.nodes[owner].tell(&late)?;
         cluster.nodes[owner].go_on()?;
 
         // Its write is refused and names the new owner; its engine hears that the shard is lost.
@@ -321,8 +278,8 @@ async fn a_node_that_starts_again_before_anyone_notices_has_let_go_of_everything
     let mut count = ROWS as usize;
 
     for all_at_once in [false, true] {
-        let before = begun(&cluster, &id, count).await?;
-        let (_, key, token) = before.last().context("an execution")?.clone();
+        let before = cluster.begun(&id, count).await?;
+        let Execution { key, token, .. } = before.last().context("an execution")?.clone();
         let boot = held_under(&any, &key).await?;
 
         // Killed and started again at once: one owner, then the whole cluster.
@@ -332,10 +289,11 @@ async fn a_node_that_starts_again_before_anyone_notices_has_let_go_of_everything
 
         // The rows are handed out again by the same node, under a new boot and the next epoch.
         count += ROWS as usize;
-        let again = begun(&cluster, &id, count).await?;
-        ensure!(again.iter().all(|(place, ..)| *place == owner), "the shard has moved: {again:?}");
+        let again = cluster.begun(&id, count).await?;
+        let owners = &cluster.nodes[owner].label;
+        ensure!(again.iter().all(|execution| execution.by == *owners), "the shard has moved: {again:?}");
         ensure!(held_under(&any, &key).await? != boot, "the old boot still holds the row");
-        let (same, epoch) = owner_of(&cluster, &id).await?;
+        let (same, epoch) = cluster.owner_of(&id).await?;
         ensure!(same == owner && epoch.0 == fence.epoch.0 + 1, "{same} owns it under {epoch}");
 
         // What the dead process had sent and what comes late is refused.
@@ -346,7 +304,7 @@ async fn a_node_that_starts_again_before_anyone_notices_has_let_go_of_everything
         ensure!(work::refusal(refused)?.code() == "claim_lost", "a completion of the dead process has landed");
         fence = Fence { epoch, ..fence };
     }
-    release_all(&cluster)?;
+    cluster.tell_all(&Order::Release)?;
     all_done(&any, &id).await?;
     cluster.finish().await
 }

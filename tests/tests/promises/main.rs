@@ -6,6 +6,7 @@
 mod adoption;
 mod any_node;
 mod bad_starts;
+mod capstone;
 mod chaos;
 mod coming_and_going;
 mod durability;
