@@ -38,6 +38,7 @@ fn delivery(machine: &Machine, archive: &dyn Archive, claimed: Claimed) -> Archi
     let Some(row) = machine.row(archive, &key)? else { return Ok(None) };
     let run_id = run_id(machine, archive, &key, row.run)?;
     let input = machine.input(archive, &key)?.unwrap_or_default();
+    let finish_by = row.finish_by();
     Ok(Some(Delivery {
         key,
         token,
@@ -48,6 +49,9 @@ fn delivery(machine: &Machine, archive: &dyn Archive, claimed: Claimed) -> Archi
         activity_type: row.activity_type,
         attempt: row.attempt,
         deliveries: row.deliveries,
+        scheduled_at: row.scheduled_at,
+        timeouts: row.timeouts,
+        finish_by,
         input,
     }))
 }

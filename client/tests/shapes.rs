@@ -8,8 +8,8 @@ use holdfast_machine::{
     Arming, AttributeFilter, AttributeRange, AttributeValue, Attributes, ClaimToken, ClusterEvent, Commit, Epoch,
     EventKind, Evidence, Fence, Holder, ListedWorkflow, Millis, Namespace, NamespaceSettings, NamespaceState, NewEvent,
     NewRow, NodeName, Payload, Retirement, RetryPolicy, Returned, RowAction, RowStatus, Scope, ShardId, SortOrder,
-    TimeRange, TimerChange, Transition, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
-    WorkflowType,
+    TimeRange, Timeouts, TimerChange, Transition, WorkflowFilter, WorkflowId, WorkflowQuery, WorkflowSort,
+    WorkflowStatus, WorkflowType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -95,13 +95,18 @@ fn a_claim_and_what_it_brings() {
         activity_type: "charge".parse().unwrap(),
         attempt: 1,
         deliveries: 0,
+        scheduled_at: Millis(3),
+        timeouts: Timeouts { start_to_close_ms: Some(20), ..Timeouts::default() },
+        finish_by: Some(Millis(25)),
         input: Payload::default(),
     };
     shape(
         Deliveries { deliveries: vec![delivery] },
         concat!(
             r#"{"deliveries":[{"key":"w:1","token":"7-1","deadline":9,"run_id":"run-1","namespace":"default","#,
-            r#""task_queue":"default","activity_type":"charge","attempt":1,"deliveries":0,"input":null}]}"#,
+            r#""task_queue":"default","activity_type":"charge","attempt":1,"deliveries":0,"scheduled_at":3,"#,
+            r#""timeouts":{"schedule_to_start_ms":null,"start_to_close_ms":20,"schedule_to_close_ms":null,"#,
+            r#""heartbeat_ms":null},"finish_by":25,"input":null}]}"#,
         ),
     );
 }

@@ -77,6 +77,9 @@ fn what_a_node_says() {
         activity_type: "charge".parse().unwrap(),
         attempt: 1,
         deliveries: 0,
+        scheduled_at: Millis(3),
+        timeouts: Default::default(),
+        finish_by: None,
         input: Payload::text("in"),
     };
     shape(
@@ -84,7 +87,9 @@ fn what_a_node_says() {
         concat!(
             r#"{"type":"deliveries","number":2,"deliveries":[{"key":"w:1","token":"7-1","deadline":null,"#,
             r#""run_id":"run-1","namespace":"default","task_queue":"default","activity_type":"charge","attempt":1,"#,
-            r#""deliveries":0,"input":{"content_type":"text/plain","text":"in"}}]}"#,
+            r#""deliveries":0,"scheduled_at":3,"timeouts":{"schedule_to_start_ms":null,"start_to_close_ms":null,"#,
+            r#""schedule_to_close_ms":null,"heartbeat_ms":null},"finish_by":null,"#,
+            r#""input":{"content_type":"text/plain","text":"in"}}]}"#,
         ),
     );
     let HeldRow { key, token } = held();

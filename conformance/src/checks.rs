@@ -22,6 +22,7 @@ mod runs;
 mod sessions;
 mod shards;
 mod staging;
+mod timeouts;
 mod timers;
 mod visibility;
 
@@ -86,6 +87,7 @@ pub fn all() -> impl Iterator<Item = Check> {
         staging::CHECKS,
         dead_letters::CHECKS,
         listings::CHECKS,
+        timeouts::CHECKS,
         timers::CHECKS,
         namespaces::CHECKS,
         deletion::CHECKS,

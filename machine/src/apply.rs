@@ -8,7 +8,7 @@ use crate::dedup;
 use crate::dispatch::Stirred;
 use crate::event::{ClusterEvent, Effect};
 use crate::keys;
-use crate::limits::KEYS_REMOVED_PER_ENTRY_MAX;
+use crate::limits::{DEADLINES_PASSED_PER_ENTRY_MAX, KEYS_REMOVED_PER_ENTRY_MAX};
 use crate::member::{Liveness, Member, MemberState};
 use crate::reject::Reject;
 use crate::reply::Reply;
@@ -37,13 +37,14 @@ impl Machine {
         apply.state.meta.now = before.max(entry.at);
         apply.pass_timers(before);
         apply.pass_rows();
-        apply.end_sessions();
-        apply.end_leases();
+        apply.end_sessions()?;
+        apply.pass_deadlines(apply.now())?;
         apply.forget_replies();
         let mut replies = Vec::with_capacity(entry.requests.len());
         for request in entry.requests {
             replies.push(apply.request(request)?);
         }
+        apply.pass_deadlines(apply.now())?;
         Ok(apply.end(replies))
     }
 
@@ -71,8 +72,9 @@ fn is_passing(reply: &Result<Reply, Reject>) -> bool {
 impl<'a> Apply<'a> {
     pub fn begin(state: &'a mut Machine, log_index: u64, archive: &'a dyn Archive) -> Self {
         let (events, effects) = (Vec::new(), Vec::new());
-        let (removable, stirred) = (KEYS_REMOVED_PER_ENTRY_MAX, Stirred::default());
-        Self { state, archive, log_index, tokens: 0, removable, events, effects, stirred }
+        let (passable, removable) = (DEADLINES_PASSED_PER_ENTRY_MAX, KEYS_REMOVED_PER_ENTRY_MAX);
+        let stirred = Stirred::default();
+        Self { state, archive, log_index, tokens: 0, passable, removable, events, effects, stirred }
     }
 
     fn end(mut self, replies: Vec<Result<Reply, Reject>>) -> Applied {

@@ -1,9 +1,10 @@
 //! What happens to a session: it is attached and extended, it loses its connection, it ends.
 
+use crate::archive::ArchiveResult;
 use crate::event::ClusterEvent;
 use crate::id::{BootId, Millis, NodeName, SessionId};
 use crate::keys;
-use crate::limits::{LEASES_ENDED_PER_ENTRY_MAX, SESSIONS_MAX};
+use crate::limits::{DEADLINES_PASSED_PER_ENTRY_MAX, SESSIONS_MAX};
 use crate::member::Liveness;
 use crate::reject::Reject;
 use crate::reply::Reply;
@@ -123,16 +124,19 @@ impl Apply<'_> {
     }
 
     /// Ends the sessions whose lease log time has passed. Runs before the commands of each entry.
-    pub fn end_sessions(&mut self) {
+    pub fn end_sessions(&mut self) -> ArchiveResult<()> {
         let now = self.now();
         let ended = |at: &Millis| *at <= now;
-        let mut left = LEASES_ENDED_PER_ENTRY_MAX as u64;
+        let mut left = DEADLINES_PASSED_PER_ENTRY_MAX as u64;
         while left > 0 {
-            let Some((_, id)) = self.state.sessions.first_end().filter(|(at, _)| ended(at)).cloned() else { return };
+            let Some((at, id)) = self.state.sessions.first_end().filter(|(at, _)| ended(at)).cloned() else { break };
+            // What had passed by then has happened to its rows before.
+            self.pass_deadlines(at)?;
             let rearmed = self.end_session(&id, Disconnected::LeaseEnded);
             left = left.saturating_sub(1 + rearmed);
         }
         self.state.sessions.lapse(now);
+        Ok(())
     }
 
     /// Takes a session out and puts the rows that it held back to pending; returns how many.

@@ -28,7 +28,11 @@ impl Apply<'_> {
         };
         let hold: BTreeSet<&WorkflowId> = claim.hold.iter().collect();
         let due = self.state.index.due(&claim.scope, owner, self.now());
-        let due = due.filter(|key| !hold.contains(&key.workflow));
+        let now = self.now();
+        let overdue = |key: &DispatchKey| {
+            self.state.rows.get(self.state.shard_of(&key.workflow), key).is_some_and(|row| row.is_overdue(now))
+        };
+        let due = due.filter(|key| !hold.contains(&key.workflow) && !overdue(key));
         let room = self.state.room_for_claims(&claim.scope.namespace).unwrap_or(u64::MAX);
         let most = room.min(u64::from(claim.limit)) as usize;
         let keys: Vec<DispatchKey> = due.take(most).cloned().collect();
@@ -103,6 +107,7 @@ impl Apply<'_> {
         let deadline = self.now().plus(lease_ms);
         let Some(claim) = row.claim.as_mut() else { return Ok(Err(Reject::ClaimLost { key })) };
         claim.deadline = claim.deadline.map(|_| deadline);
+        claim.heartbeat_at = self.now();
         // A session's rows go on as long as it does.
         let deadline = match &claim.holder {
             Holder::Session { session } => self.state.sessions.get(session).map_or(deadline, |of| of.deadline),
@@ -130,13 +135,14 @@ impl Apply<'_> {
         })
     }
 
-    /// True while `token` is the row's claim and its lease, if it or its session has one, has not ended.
+    /// True while `token` is the row's claim, its lease or session has not ended and no timeout has passed.
     fn holds(&self, row: &Row, token: ClaimToken) -> bool {
         let Some(claim) = row.claim.as_ref().filter(|claim| claim.token == token) else { return false };
-        match &claim.holder {
+        let lives = match &claim.holder {
             Holder::Session { session } => self.state.sessions.is_alive(session, self.now()),
-            Holder::Node { .. } | Holder::Lease { .. } => claim.deadline.is_none_or(|deadline| deadline > self.now()),
-        }
+            Holder::Node { .. } | Holder::Lease { .. } => true,
+        };
+        lives && !row.is_overdue(self.now())
     }
 }
 
@@ -144,7 +150,7 @@ impl Apply<'_> {
 mod tests {
     use crate::command::Command;
     use crate::id::DispatchKey;
-    use crate::limits::LEASES_ENDED_PER_ENTRY_MAX;
+    use crate::limits::DEADLINES_PASSED_PER_ENTRY_MAX;
     use crate::outbox::RowStatus;
     use crate::reject::Reject;
     use crate::trial::{Trial, id};
@@ -152,7 +158,7 @@ mod tests {
     #[test]
     fn an_ended_lease_is_void_even_before_its_row_is_pending_again() {
         let mut trial = Trial::new();
-        let rows = LEASES_ENDED_PER_ENTRY_MAX as u64 + 1;
+        let rows = DEADLINES_PASSED_PER_ENTRY_MAX as u64 + 1;
         trial.start("order-1", 0..rows);
         let claims = trial.lease(u32::MAX, 10);
         assert_eq!(claims.len() as u64, rows);
@@ -164,7 +170,7 @@ mod tests {
         assert_eq!(status(&trial), RowStatus::Claimed);
         trial.ask(Command::Tick).unwrap();
         assert_eq!(status(&trial), RowStatus::Pending);
-        assert_eq!(trial.machine.next_lease_end(), None);
+        assert_eq!(trial.machine.next_deadline(), None);
     }
 
     #[test]

@@ -28,6 +28,7 @@ impl Apply<'_> {
         let head = current.as_ref().map_or(0, |workflow| workflow.head);
         let besides = hash_besides_events(&commit);
         let says_something = !commit.events.is_empty();
+        self.judge_all(&mut commit, head)?;
         commit.record_outcomes();
         if commit.expected_seq != head {
             if self.has_landed(&commit, besides, head)? {

@@ -46,6 +46,7 @@ impl Apply<'_> {
             deliveries: 0,
             failure_delivered: false,
             visible_after: self.now(),
+            scheduled_at: self.now(),
             ..failed.clone()
         };
         self.replace_row(&key, &failed, row);

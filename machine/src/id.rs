@@ -126,6 +126,13 @@ impl RunId {
     }
 }
 
+impl ErrorType {
+    /// The type of the errors that the store itself makes: `timeout`.
+    pub fn timeout() -> Self {
+        Self(Arc::from("timeout"))
+    }
+}
+
 impl Default for Namespace {
     fn default() -> Self {
         Self(Arc::from("default"))

@@ -37,6 +37,7 @@ mod command;
 mod commit;
 mod cursor;
 mod dead_letter;
+mod deadline;
 mod dedup;
 mod dispatch;
 mod event;
@@ -84,6 +85,7 @@ pub use archive::{Archive, ArchiveError, ArchiveResult, MemoryArchive, Pair, Wri
 pub use attributes::{AttributeValue, Attributes, AttributesUpdate};
 pub use command::{Claim, Command, Commit, Entry, Fence, NewHolder, Request, RowAction, Scope, Transition};
 pub use cursor::{read_cursor, write_cursor};
+pub use deadline::Deadline;
 pub use event::{ClusterEvent, Effect, Parked};
 pub use explain::{
     Census, CensusSession, NoQuorum, OVERDUE_GRACE_MS, Outlook, ParkedRoute, Poll, QueueCensus, RowReason, ShardReason,

@@ -5,9 +5,13 @@ use serde::{Deserialize, Serialize};
 
 /// Longest text id, in bytes.
 pub const ID_BYTES_MAX: usize = 255;
-/// Leases that one log entry ends at most, and sessions and their rows, give or take those of one session; the rest
-/// end with the next entry.
-pub const LEASES_ENDED_PER_ENTRY_MAX: usize = 1_000;
+/// Deadlines of rows (ends of leases, timeouts) that one log entry passes at most; and as many sessions and their
+/// rows, give or take those of one session. The rest come with the next entry.
+pub const DEADLINES_PASSED_PER_ENTRY_MAX: usize = 1_000;
+/// Longest timeout of a row, in milliseconds: ten years.
+pub const TIMEOUT_MS_MAX: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
+/// Most error types in a retry policy.
+pub const NON_RETRYABLE_MAX: usize = 100;
 /// Most worker sessions at a time; they are all in memory.
 pub const SESSIONS_MAX: u64 = 100_000;
 /// Most rows that a session holds at a time. They end together, so that it bounds an entry as well.

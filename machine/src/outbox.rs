@@ -83,7 +83,7 @@ pub struct RetryPolicy {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    /// From the moment at which a row is due to its claim. Passed: the activity fails for good.
+    /// From the moment at which a row is due, or is pending again, to its claim. Passed: the activity fails for good.
     pub schedule_to_start_ms: Option<u64>,
     /// From a claim to the end of that attempt. Passed: the attempt has failed, and may be repeated.
     pub start_to_close_ms: Option<u64>,
@@ -91,6 +91,20 @@ pub struct Timeouts {
     pub schedule_to_close_ms: Option<u64>,
     /// Between two heartbeats of one attempt. Passed: the attempt has failed, and may be repeated.
     pub heartbeat_ms: Option<u64>,
+}
+
+impl Timeouts {
+    /// Those that are set, by name.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let Self { schedule_to_start_ms, start_to_close_ms, schedule_to_close_ms, heartbeat_ms } = *self;
+        let all = [
+            ("schedule_to_start_ms", schedule_to_start_ms),
+            ("start_to_close_ms", start_to_close_ms),
+            ("schedule_to_close_ms", schedule_to_close_ms),
+            ("heartbeat_ms", heartbeat_ms),
+        ];
+        all.into_iter().filter_map(|(name, ms)| Some((name, ms?)))
+    }
 }
 
 impl Default for RetryPolicy {
@@ -201,8 +215,10 @@ pub struct Row {
     pub failure_delivered: bool,
     /// How failed attempts are repeated.
     pub retry: RetryPolicy,
-    /// Log time at which it was staged.
+    /// Log time at which it was staged, or put back after it had finished.
     pub scheduled_at: Millis,
+    /// When it has to be claimed at the latest, if it is pending and has such a timeout.
+    pub start_by: Option<Millis>,
     /// How long the activity and its attempts may take.
     pub timeouts: Timeouts,
 }

@@ -196,11 +196,6 @@ impl Machine {
     pub fn next_due(&self, scope: &Scope) -> Option<Millis> {
         self.index.next_due(scope)
     }
-
-    /// When the first lease ends or ended.
-    pub fn next_lease_end(&self) -> Option<Millis> {
-        self.index.next_lease_end()
-    }
 }
 
 #[cfg(test)]

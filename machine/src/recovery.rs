@@ -1,4 +1,4 @@
-//! Putting rows right after something ended: a workflow (settle), a lease, a holder (re-arm), or
+//! Putting rows right after something ended: a workflow (settle), a holder (re-arm), or
 //! nobody knows (reconcile). Each is one apply, so there is no moment in between to be seen.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,24 +8,12 @@ use crate::dispatch::session_claim;
 use crate::event::ClusterEvent;
 use crate::id::{DispatchKey, Millis, WorkflowId};
 use crate::keys;
-use crate::limits::LEASES_ENDED_PER_ENTRY_MAX;
 use crate::outbox::{NewRow, Row, RowStatus};
 use crate::reject::Reject;
 use crate::reply::Reply;
 use crate::state::Apply;
 
 impl Apply<'_> {
-    /// Ends the leases that log time has passed. Runs before the commands of each entry.
-    pub fn end_leases(&mut self) {
-        let now = self.now();
-        for key in self.state.index.ended_leases(now, LEASES_ENDED_PER_ENTRY_MAX) {
-            let shard = self.state.shard_of(&key.workflow);
-            if let Some(row) = self.state.rows.get(shard, &key).cloned() {
-                self.rearm_row(&key, row);
-            }
-        }
-    }
-
     /// Pending again and visible at once; the delivery count is kept.
     pub fn rearm_row(&mut self, key: &DispatchKey, mut row: Row) {
         row.status = RowStatus::Pending;
@@ -127,7 +115,7 @@ impl Apply<'_> {
         // If it dies again, its workflow has to hear of it again, unless the history says so already.
         row.failure_delivered &= row.outcome_seq.is_some();
         row.status = RowStatus::Pending;
-        row.visible_after = self.now();
+        (row.visible_after, row.scheduled_at) = (self.now(), self.now());
         self.replace_row(key, &finished, row);
         Ok(())
     }

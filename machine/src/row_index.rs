@@ -1,4 +1,4 @@
-//! Live rows and the order in which they are due, end their leases and grow stale.
+//! Live rows and the order in which they are due, have their deadlines and grow stale.
 //!
 //! Only live rows (pending or claimed) are in memory. Finished rows are on disk alone, so a claim costs
 //! the same whether a thousand or ten million rows have gone before it. Due rows stand in lanes, one for
@@ -71,7 +71,8 @@ pub(crate) struct Standing {
 #[derive(Debug, Default)]
 pub(crate) struct RowIndex {
     due: BTreeMap<Pool, BTreeMap<Lane, Queue>>,
-    leases: Queue,
+    /// By the next deadline; pending rows of paused workflows have none.
+    deadlines: Queue,
     /// By claim time; the value is the lease's end.
     claimed: BTreeMap<(Millis, DispatchKey), Option<Millis>>,
     counts: CountsBy<Namespace>,
@@ -83,11 +84,11 @@ impl RowIndex {
     /// Adds a live row.
     pub fn insert(&mut self, key: &DispatchKey, row: &Row, standing: Standing) {
         self.counts.add(&row.namespace, row);
+        if let Some((at, _)) = row.next_deadline().filter(|_| row.claim.is_some() || !standing.held) {
+            self.deadlines.insert((at, key.clone()));
+        }
         if let Some(claim) = &row.claim {
             self.claimed.insert((claim.claimed_at, key.clone()), claim.deadline);
-            if let Some(deadline) = claim.deadline {
-                self.leases.insert((deadline, key.clone()));
-            }
         } else if !standing.held {
             let (pool, lane) = (pool(row), lane(row, standing.owner));
             self.upcoming.add(&pool, row.visible_after);
@@ -99,11 +100,11 @@ impl RowIndex {
     /// Takes a row out, with the owner that it was inserted under.
     pub fn remove(&mut self, key: &DispatchKey, row: &Row, owner: Option<NodeName>) {
         self.counts.remove(&row.namespace, row);
+        if let Some((at, _)) = row.next_deadline() {
+            self.deadlines.remove(&(at, key.clone()));
+        }
         if let Some(claim) = &row.claim {
             self.claimed.remove(&(claim.claimed_at, key.clone()));
-            if let Some(deadline) = claim.deadline {
-                self.leases.remove(&(deadline, key.clone()));
-            }
             return;
         }
         let (pool, lane) = (pool(row), lane(row, owner));
@@ -189,14 +190,20 @@ impl RowIndex {
         routes
     }
 
-    /// The first lease to end.
-    pub fn next_lease_end(&self) -> Option<Millis> {
-        self.leases.first().map(|(at, _)| *at)
+    /// The first deadline of all.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Up to `limit` claims whose lease has ended at `now`, earliest first.
-    pub fn ended_leases(&self, now: Millis, limit: usize) -> Vec<DispatchKey> {
-        self.leases.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, key)| key.clone()).collect()
+    /// The rows whose deadline has passed at `now`, earliest first.
+    pub fn all_overdue(&self, now: Millis) -> impl Iterator<Item = &DispatchKey> {
+        let overdue = self.deadlines.iter().take_while(move |(at, _)| *at <= now);
+        overdue.map(|(_, key)| key)
+    }
+
+    /// The row whose deadline comes first, if it has passed at `now`.
+    pub fn overdue(&self, now: Millis) -> Option<&DispatchKey> {
+        self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, key)| key)
     }
 
     /// Claimed rows with the end of their lease, by claim time, then key, from behind `after` up to and including
@@ -376,14 +383,12 @@ mod tests {
         index.remove(&key, &pending, Some(id("a")));
         assert!(index.due.is_empty());
         index.insert(&key, &claimed, owned("a"));
-        assert_eq!((index.claimed_count(), index.next_lease_end()), (1, Some(Millis(9))));
-        assert_eq!(index.ended_leases(Millis(8), 9), []);
-        assert_eq!(index.ended_leases(Millis(9), 9), std::slice::from_ref(&key));
-        assert_eq!(index.ended_leases(Millis(9), 0), []);
+        assert_eq!((index.claimed_count(), index.next_deadline()), (1, Some(Millis(9))));
+        assert_eq!((index.overdue(Millis(8)), index.overdue(Millis(9))), (None, Some(&key)));
         assert_eq!(index.claimed_until(None, Millis(2)).count(), 0);
         assert_eq!(index.claimed_until(None, Millis(3)).count(), 1);
         index.remove(&key, &claimed, Some(id("a")));
-        assert!(index.leases.is_empty() && index.claimed.is_empty());
+        assert!(index.deadlines.is_empty() && index.claimed.is_empty());
         assert_eq!(index.counts.after(None).count(), 0);
     }
 }

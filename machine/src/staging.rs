@@ -136,6 +136,7 @@ impl Apply<'_> {
             failure_delivered: false,
             retry,
             scheduled_at: self.now(),
+            start_by: None,
             timeouts,
         }
     }

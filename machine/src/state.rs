@@ -75,6 +75,8 @@ pub(crate) struct Apply<'a> {
     pub archive: &'a dyn Archive,
     pub log_index: u64,
     pub tokens: u32,
+    /// Deadlines of rows that the entry may still pass.
+    pub passable: usize,
     /// Keys of removed workflows that the entry may still delete.
     pub removable: usize,
     pub events: Vec<ClusterEvent>,
@@ -277,7 +279,12 @@ impl Apply<'_> {
         let owner = self.state.owner_of(shard);
         let now = self.now();
         let Machine { rows, index, sessions, .. } = &mut *self.state;
+        let mut waiting = Vec::new();
         for (key, row) in rows.of_workflow(shard, id) {
+            if !held && row.start_by.is_some() {
+                waiting.push((key.clone(), row.clone()));
+                continue;
+            }
             index.remove(key, row, owner.clone());
             index.insert(key, row, Standing { owner: owner.clone(), held });
             if !held && row.claim.is_none() {
@@ -286,6 +293,10 @@ impl Apply<'_> {
             }
             self.stirred.changed.extend(session_claim(row).map(|(session, _)| session.clone()));
         }
+        // Nobody could claim them meanwhile, so the time in which somebody has to begins anew.
+        for (key, row) in waiting {
+            self.put_row(&key, row);
+        }
         self.state.timers.set_held(shard, id, held);
         if !held {
             self.tell_if_timers_due(shard);
@@ -293,7 +304,8 @@ impl Apply<'_> {
     }
 
     /// Writes a row, keeping live ones in memory and indexed, and finished ones out of it.
-    pub fn put_row(&mut self, key: &DispatchKey, row: Row) {
+    pub fn put_row(&mut self, key: &DispatchKey, mut row: Row) {
+        row.start_by = row.start_by_from(self.now());
         let shard = self.state.shard_of(&key.workflow);
         let standing = self.state.standing(key);
         let before = self.state.rows.remove(shard, key);

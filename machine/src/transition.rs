@@ -40,9 +40,9 @@ impl RowAction {
         }
     }
 
-    /// True if the action records an outcome.
-    pub(crate) fn records(&self) -> bool {
-        !self.hands_back()
+    /// True if the action records an outcome, or does so under some retry policies.
+    pub(crate) fn may_record(&self) -> bool {
+        !self.hands_back() || matches!(self, Self::Fail { error_type: Some(_), .. })
     }
 
     /// True if the action takes a row from whoever holds it, and is no use for one that nobody holds.
@@ -60,8 +60,9 @@ impl Apply<'_> {
         &mut self,
         key: DispatchKey,
         token: Option<ClaimToken>,
-        action: RowAction,
+        mut action: RowAction,
     ) -> ArchiveResult<Result<Reply, Reject>> {
+        self.judge(&key, &mut action)?;
         let row = match self.movable_row(&key, token, &action)? {
             Ok(Some(row)) => row,
             Ok(None) => return Ok(Ok(Reply::NoSuchRow)),
@@ -75,6 +76,39 @@ impl Apply<'_> {
                 Ok(Ok(self.returned(&key, row)))
             }
         }
+    }
+
+    /// A failure of a type that the row's retry policy calls non-retryable is one for good, whatever its sender says.
+    fn judge(&self, key: &DispatchKey, action: &mut RowAction) -> ArchiveResult<()> {
+        if let RowAction::Fail { error_type: Some(error_type), retryable, .. } = action
+            && *retryable
+            && let Some(row) = self.row(key)?
+        {
+            *retryable = !row.retry.non_retryable.contains(error_type);
+        }
+        Ok(())
+    }
+
+    /// The same for all transitions of a commit to a history that ends at `head`, before its outcomes are recorded. One
+    /// that comes again records what it recorded then, whatever rows stand there now.
+    pub fn judge_all(&self, commit: &mut Commit, head: u64) -> ArchiveResult<()> {
+        let Commit { workflow, expected_seq, events, transitions, .. } = commit;
+        let mut last = expected_seq.saturating_add(events.len() as u64);
+        for Transition { ordinal, action, .. } in transitions {
+            if *expected_seq == head {
+                self.judge(&DispatchKey { workflow: workflow.clone(), ordinal: *ordinal }, action)?;
+            } else if let RowAction::Fail { error_type: Some(_), retryable, .. } = action
+                && *retryable
+            {
+                let event = |seq| self.get::<StoredEvent>(&keys::event(workflow, seq));
+                let is_over = last > *expected_seq && event(last)?.is_none_or(|last| last.ends_commit.is_some());
+                let next = event(last.saturating_add(1))?.filter(|_| !is_over).map(|next| next.event);
+                *retryable =
+                    !next.is_some_and(|next| next.kind == EventKind::ActivityFailed && next.ordinal == Some(*ordinal));
+            }
+            last = last.saturating_add(u64::from(!action.hands_back()));
+        }
+        Ok(())
     }
 
     fn complete(&mut self, key: &DispatchKey, mut row: Row, result: Payload) -> ArchiveResult<Result<Reply, Reject>> {

@@ -3,7 +3,7 @@
 
 use crate::attributes::check_update;
 use crate::command::{Claim, Command, Commit, NewHolder, RowAction, Transition};
-use crate::limits::{DESCRIPTION_BYTES_MAX, Limits, RETENTION_TYPES_MAX};
+use crate::limits::{DESCRIPTION_BYTES_MAX, Limits, NON_RETRYABLE_MAX, RETENTION_TYPES_MAX, TIMEOUT_MS_MAX};
 use crate::namespace::NamespaceSettings;
 use crate::outbox::NewRow;
 use crate::payload::Payload;
@@ -87,7 +87,7 @@ impl Limits {
         self.check_rows(&commit.rows)
     }
 
-    /// The number of events that the transitions record.
+    /// The most events that the transitions record.
     fn check_transitions(&self, transitions: &[Transition]) -> Result<u64, Reject> {
         at_most("the number of transitions", transitions.len() as u64, self.batch_max as u64)?;
         let mut recorded = 0;
@@ -101,7 +101,7 @@ impl Limits {
                 }
                 RowAction::Retry { delay_ms } => self.check_delay(*delay_ms)?,
             }
-            recorded += u64::from(action.records());
+            recorded += u64::from(action.may_record());
         }
         Ok(recorded)
     }
@@ -116,6 +116,18 @@ impl Limits {
             self.check_payload(&format!("rows[{position}].input"), &row.input)?;
             if row.retry.deliveries_max == 0 {
                 return Err(Reject::invalid(format!("rows[{position}].retry.deliveries_max must be at least 1")));
+            }
+            let types = row.retry.non_retryable.len() as u64;
+            at_most(
+                &format!("the number of types in rows[{position}].retry.non_retryable"),
+                types,
+                NON_RETRYABLE_MAX as u64,
+            )?;
+            for (timeout, ms) in row.timeouts.named() {
+                if ms == 0 {
+                    return Err(Reject::invalid(format!("rows[{position}].timeouts.{timeout} must be at least 1")));
+                }
+                at_most(&format!("rows[{position}].timeouts.{timeout}"), ms, TIMEOUT_MS_MAX)?;
             }
         }
         Ok(())

@@ -65,8 +65,8 @@ fn first_due(handle: &Handle) -> Option<Millis> {
 
 fn next_due(machine: &Machine) -> Option<Millis> {
     let timer = machine.next_timer_due(None, machine.now());
-    let leases = machine.next_lease_end().into_iter().chain(machine.next_session_end());
-    leases.chain(timer).chain(machine.next_dispatch_due()).min()
+    let rows = machine.next_deadline().into_iter().chain(machine.next_session_end());
+    rows.chain(timer).chain(machine.next_dispatch_due()).min()
 }
 
 /// Removes finished workflows when their retention has run out, until the node stops. Nothing is written as long as

@@ -2,7 +2,7 @@
 
 use holdfast_machine::{
     ActivityType, ClaimToken, Claimant, DispatchKey, ErrorType, Millis, Namespace, Payload, Returned, Row, RunId,
-    Scope, TaskQueue, WorkflowId,
+    Scope, TaskQueue, Timeouts, WorkflowId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,12 @@ pub struct Delivery {
     pub attempt: u32,
     /// How often the row came back before.
     pub deliveries: u32,
+    /// Log time at which the row was staged, or put back after it had finished.
+    pub scheduled_at: Millis,
+    /// How long the activity and its attempts may take. Each heartbeat has to come within `heartbeat_ms`.
+    pub timeouts: Timeouts,
+    /// When the attempt has to have its outcome at the latest, whatever its lease and its heartbeats say.
+    pub finish_by: Option<Millis>,
     /// What to run it on.
     pub input: Payload,
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use futures::future::join_all;
 use holdfast_client::{ClaimCall, ClaimHolder, Delivery, Write};
 use holdfast_machine::{
-    DispatchKey, Holder, Millis, Namespace, NewRow, NodeName, Payload, RowStatus, Scope, TaskQueue,
+    DispatchKey, Holder, Millis, Namespace, NewRow, NodeName, Payload, RowStatus, Scope, TaskQueue, Timeouts,
 };
 
 use crate::checks::checks;
@@ -43,15 +43,20 @@ async fn delivered(trial: &Trial) -> Result<()> {
         activity_type: kind,
         attempt,
         deliveries,
+        scheduled_at,
+        timeouts,
+        finish_by,
         input,
     } = trial.claim_one().await?;
     same("the key", &key, &row_key(&workflow, 7))?;
     same("the pool", (namespace, task_queue), (trial.namespace()?, trial.queue()?))?;
     same("type and run", (kind, run_id.as_str()), (activity_type("work")?, "run-1"))?;
     same("attempt and deliveries", (attempt, deliveries), (1, 0))?;
+    same("timeouts", (timeouts, finish_by), (Timeouts::default(), None))?;
     same("the input", input, Payload::text("input 7"))?;
     let row = trial.view(&key).await?.row;
     same("the status", row.status, RowStatus::Claimed)?;
+    same("the time of its staging", scheduled_at, row.scheduled_at)?;
     let Some(claim) = row.claim else { anyhow::bail!("a claimed row shows no claim") };
     same("token and deadline", (claim.token, claim.deadline), (token, deadline))?;
     same("the length of the lease", deadline, Some(claim.claimed_at.plus(LONG_LEASE_MS)))?;

@@ -14,7 +14,7 @@ impl Machine {
     /// stands still. Counts ten thousand leases, and the rows of sessions that were looked at with them.
     pub fn overdue_claims(&self, now: Millis) -> u64 {
         let Some(ended_by) = now.0.checked_sub(OVERDUE_GRACE_MS + 1).map(Millis) else { return 0 };
-        let leases = self.index.ended_leases(ended_by, OVERDUE_COUNTED_MAX).len() as u64;
+        let leases = self.index.all_overdue(ended_by).take(OVERDUE_COUNTED_MAX).count() as u64;
         if self.next_session_end().is_none_or(|at| at > ended_by) {
             return leases;
         }

@@ -10,7 +10,7 @@
 //! | `commit` | workflow, expected seq, events, `settle=ordinal`, transitions, timers |
 //! | `claim` | `limit=` `lease=name/ms` or `holder=node/boot`, `queue=` `ns=` `types=a,b` `node=` `hold=w,w` |
 //! | `heartbeat` | row, `#claim`, ms, details |
-//! | `complete`, `fail`, `final` | row, `#claim` or nothing, text; `final` is a failure that is not retried |
+//! | `complete`, `fail`, `final` | row, `#claim` or nothing, `!error type`, text; `final` is not retried |
 //! | `retry` | row, `#claim` or nothing, ms |
 //! | `settle` | workflow |
 //! | `rearm` | workflow, ordinals |
@@ -28,16 +28,18 @@
 //! Events: `started[/run id][@namespace]`, `run:type`, `search`, any of them with `?attribute=value,…`,
 //! `completed`, `failed`, `cancelled`, `timedout`, `continued`, `reopened`, `paused`,
 //! `resumed`, `signal[/text]`, `scheduled:n`, `begun:n`, `done:n`, `lost:n`, `dropped:n`, and `act:n[,queue=][,node=]
-//! [,type=][,at=][,max=][,input=]`, which is the two events of an activity together with its row. `#2` is the
-//! second token that was given out for the row.
+//! [,type=][,at=][,max=][,never=error+error][,wait=][,attempt=][,all=][,beat=][,input=]`, which is the two events of an
+//! activity together with its row; `wait` and the three behind it are its timeouts, schedule-to-start, start-to-close,
+//! schedule-to-close and heartbeat. `#2` is the second token that was given out for the row.
 //!
-//! In a commit, transitions are `complete=n[#claim][/text]`, `fail=`, `final=` and `retry=n[#claim]/ms`, timers
+//! In a commit, transitions are `complete=n[#claim][/text]`, `fail=n[#claim][!error type][/text]`, `final=` and
+//! `retry=n[#claim]/ms`, timers
 //! `arm=name@time/seq` and `retire=name@time/seq`.
 
 use holdfast_machine::{
     ActivityType, Arming, Attached, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Fence,
     IdempotencyKey, Millis, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy,
-    RowAction, RunId, Scope, SessionChange, ShardId, TaskQueue, TimerChange, Transition, Worker, WorkflowId,
+    RowAction, RunId, Scope, SessionChange, ShardId, TaskQueue, Timeouts, TimerChange, Transition, Worker, WorkflowId,
     WorkflowStart, WorkflowType,
 };
 
@@ -130,15 +132,17 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
 fn transition(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
     let key: DispatchKey = id(words[0]);
     let token = words.get(1).and_then(|word| word.strip_prefix('#')).map(|n| tokens(&key, id(n)));
-    let rest = &words[if token.is_some() { 2 } else { 1 }..];
+    let mut rest = &words[if token.is_some() { 2 } else { 1 }..];
+    let error_type = rest.first().and_then(|word| word.strip_prefix('!')).map(id);
+    rest = &rest[usize::from(error_type.is_some())..];
     let body = |words: &[&str]| if words.is_empty() { Payload::default() } else { Payload::text(words.join(" ")) };
     match name {
         "heartbeat" => {
             Command::Heartbeat { key, token: token.unwrap(), lease_ms: number(rest[0]), details: body(&rest[1..]) }
         }
         "complete" => Command::Complete { key, token, result: body(rest) },
-        "fail" => Command::Fail { key, token, error: body(rest), error_type: None, retryable: true },
-        "final" => Command::Fail { key, token, error: body(rest), error_type: None, retryable: false },
+        "fail" => Command::Fail { key, token, error: body(rest), error_type, retryable: true },
+        "final" => Command::Fail { key, token, error: body(rest), error_type, retryable: false },
         "retry" => Command::Retry { key, token, delay_ms: number(rest[0]) },
         _ => panic!("no such command: {name}"),
     }
@@ -241,6 +245,7 @@ fn commit(words: &[&str], tokens: Tokens<'_>) -> Commit {
 /// A transition as part of a commit.
 fn part(workflow: &WorkflowId, action: &str, text: &str, tokens: Tokens<'_>) -> Transition {
     let (row, detail) = text.split_once('/').unwrap_or((text, ""));
+    let (row, error_type) = row.split_once('!').map_or((row, None), |(row, error_type)| (row, Some(id(error_type))));
     let (ordinal, claim) = row.split_once('#').map_or((row, None), |(ordinal, claim)| (ordinal, Some(claim)));
     let ordinal = number(ordinal);
     let key = DispatchKey { workflow: workflow.clone(), ordinal };
@@ -248,7 +253,7 @@ fn part(workflow: &WorkflowId, action: &str, text: &str, tokens: Tokens<'_>) -> 
     let action = match action {
         "complete" => RowAction::Complete { result: body },
         "retry" => RowAction::Retry { delay_ms: number(detail) },
-        action => RowAction::Fail { error: body, error_type: None, retryable: action == "fail" },
+        action => RowAction::Fail { error: body, error_type, retryable: action == "fail" },
     };
     Transition { ordinal, token: claim.map(|number| tokens(&key, id(number))), action }
 }
@@ -275,9 +280,14 @@ fn row(text: &str) -> NewRow {
             multiplier_percent: 200,
             maximum_ms: 9,
             deliveries_max,
-            non_retryable: Vec::new(),
+            non_retryable: value(&words, "never").map_or(Vec::new(), |all| all.split('+').map(id).collect()),
         },
-        timeouts: Default::default(),
+        timeouts: Timeouts {
+            schedule_to_start_ms: value(&words, "wait").map(number),
+            start_to_close_ms: value(&words, "attempt").map(number),
+            schedule_to_close_ms: value(&words, "all").map(number),
+            heartbeat_ms: value(&words, "beat").map(number),
+        },
     }
 }
 

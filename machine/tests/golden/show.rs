@@ -1,9 +1,9 @@
 //! Replies, events and state as lines that people can read.
 
 use holdfast_machine::{
-    Arming, ClusterEvent, Committed, DispatchKey, Effect, HistoryEvent, Holder, Moved, Namespace, NamespaceState,
-    Payload, PendingRoute, Reject, Reply, Retirement, Route, Row, RowCounts, Run, Session, SessionId, ShardEntry,
-    Staged, Workflow, WorkflowId,
+    Arming, ClusterEvent, Committed, Deadline, DispatchKey, Effect, HistoryEvent, Holder, Moved, Namespace,
+    NamespaceState, Payload, PendingRoute, Reject, Reply, Retirement, Route, Row, RowCounts, Run, Session, SessionId,
+    ShardEntry, Staged, Workflow, WorkflowId,
 };
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -172,8 +172,13 @@ pub fn row(key: &DispatchKey, row: &Row) -> String {
     });
     let outcome = row.outcome_seq.map_or(String::new(), |seq| format!(", outcome {seq}"));
     let judged = if row.failure_delivered { ", judged" } else { "" };
+    let deadline = row.next_deadline().filter(|(_, deadline)| *deadline != Deadline::Lease);
+    let deadline = deadline.map_or(String::new(), |(at, deadline)| format!(", {deadline:?} at {at}"));
     let counts = format!("run {}, attempt {}, deliveries {}", row.run, row.attempt, row.deliveries);
-    format!("row {key}: {}{claim}, {counts}, visible after {}{outcome}{judged}", row.status, row.visible_after)
+    format!(
+        "row {key}: {}{claim}, {counts}, visible after {}{deadline}{outcome}{judged}",
+        row.status, row.visible_after
+    )
 }
 
 pub fn session(id: &SessionId, session: &Session, rows: u64) -> String {

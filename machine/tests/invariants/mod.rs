@@ -5,13 +5,13 @@
 mod ceilings_hold;
 mod claims_are_exclusive;
 mod dead_letters_are_indexed;
+mod deadlines_pass_on_time;
 mod due_rows_are_indexed;
 mod due_timers_are_told_of;
 mod ended_workflows_own_nothing;
 mod epochs_only_grow;
 mod free_workers_are_fed;
 mod histories_are_dense;
-mod leases_end_on_time;
 mod listings_are_walks;
 mod old_tokens_change_nothing;
 mod one_effect_per_key;
@@ -41,7 +41,7 @@ pub fn check(step: &Step<'_>) {
     one_outcome::check(step);
     claims_are_exclusive::check(step);
     old_tokens_change_nothing::check(step);
-    leases_end_on_time::check(step);
+    deadlines_pass_on_time::check(step);
     sessions_end_on_time::check(step);
     sessions_hold_what_they_may::check(step);
     free_workers_are_fed::check(step);

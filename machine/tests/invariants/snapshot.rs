@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_machine::{
     Archive, Arming, ClaimToken, Command, DispatchKey, Effect, HistoryEvent, Holder, ListedWorkflow, Machine,
-    MemberState, Millis, Namespace, NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowCounts,
-    RowStatus, Run, Scope, Session, SessionId, ShardEntry, ShardId, SortOrder, Workflow, WorkflowFilter, WorkflowId,
-    WorkflowQuery, WorkflowSort, WorkflowStatus,
+    MemberState, Millis, Namespace, NamespaceState, NodeName, PendingRoute, Reject, Reply, Request, Row, RowClaim,
+    RowCounts, RowStatus, Run, Scope, Session, SessionId, ShardEntry, ShardId, SortOrder, Workflow, WorkflowFilter,
+    WorkflowId, WorkflowQuery, WorkflowSort, WorkflowStatus,
 };
 
 /// A workflow with its history.
@@ -52,7 +52,7 @@ pub struct Snapshot {
     pub namespaces: BTreeMap<Namespace, NamespaceState>,
     /// Live rows by namespace.
     pub namespace_counts: BTreeMap<Namespace, RowCounts>,
-    pub next_lease_end: Option<Millis>,
+    pub next_deadline: Option<Millis>,
     pub sessions: BTreeMap<SessionId, Session>,
     /// What each of them holds, in the order in which it was given, read in pages of one.
     pub session_rows: BTreeMap<SessionId, Vec<(ClaimToken, DispatchKey)>>,
@@ -105,7 +105,7 @@ impl Snapshot {
             counts: machine.row_counts(),
             namespaces: machine.namespaces_after(None).map(|(name, state)| (name.clone(), state.clone())).collect(),
             namespace_counts: machine.namespace_counts(None).map(|(name, counts)| (name.clone(), counts)).collect(),
-            next_lease_end: machine.next_lease_end(),
+            next_deadline: machine.next_deadline(),
             sessions: machine.sessions_after(None).map(|(id, session)| (id.clone(), session.clone())).collect(),
             session_rows: machine.sessions_after(None).map(|(id, _)| (id.clone(), rows_of(machine, id))).collect(),
             next_session_end: machine.next_session_end(),
@@ -331,15 +331,15 @@ impl Step<'_> {
         })
     }
 
-    /// True if a lease or claim of this row could have ended by itself at the entry's time.
-    pub fn lease_ended(&self, key: &DispatchKey) -> bool {
-        let claim = self.before.rows.get(key).and_then(|row| row.claim.as_ref());
-        let deadline = claim.and_then(|claim| match &claim.holder {
-            Holder::Node { .. } => None,
-            Holder::Lease { .. } => claim.deadline,
-            Holder::Session { session } => self.before.sessions.get(session).map(|session| session.deadline),
-        });
-        deadline.is_some_and(|at| at <= self.after.now)
+    /// True if something could have happened to this row by itself at the entry's time: its lease or its session has
+    /// ended, or a timeout has passed.
+    pub fn deadline_passed(&self, key: &DispatchKey) -> bool {
+        let Some(row) = self.before.rows.get(key).filter(|row| row.status.is_live()) else { return false };
+        let session = match row.claim.as_ref().map(|claim| &claim.holder) {
+            Some(Holder::Session { session }) => self.before.sessions.get(session).map(|session| session.deadline),
+            _ => None,
+        };
+        deadline(row).into_iter().chain(session).any(|at| at <= self.after.now)
     }
 
     /// True if this entry gave the row to somebody.
@@ -347,4 +347,18 @@ impl Step<'_> {
         let claim = self.after.rows.get(key).and_then(|row| row.claim.as_ref());
         claim.is_some_and(|claim| claim.token.index == self.index)
     }
+}
+
+/// The first deadline of a live row.
+pub fn deadline(row: &Row) -> Option<Millis> {
+    let claim = row.claim.as_ref();
+    let attempt = |from: fn(&RowClaim) -> Millis, ms: Option<u64>| Some(from(claim?).plus(ms?));
+    let all = [
+        row.timeouts.schedule_to_close_ms.map(|ms| row.scheduled_at.plus(ms)),
+        row.start_by,
+        attempt(|claim| claim.claimed_at, row.timeouts.start_to_close_ms),
+        attempt(|claim| claim.heartbeat_at, row.timeouts.heartbeat_ms),
+        claim.and_then(|claim| claim.deadline),
+    ];
+    all.into_iter().flatten().min()
 }

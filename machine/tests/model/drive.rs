@@ -3,10 +3,10 @@
 use holdfast_machine::{
     Arming, BootId, Claim, ClaimToken, Command, Commit, DispatchKey, Epoch, EventKind, Evidence, Fence, Liveness,
     Member, Millis, Namespace, NamespaceSettings, NewEvent, NewHolder, NewRow, NodeName, Payload, Request, RetryPolicy,
-    RowAction, Scope, ShardId, TaskQueue, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
+    RowAction, Scope, ShardId, TaskQueue, Timeouts, TimerChange, Transition, WorkflowId, WorkflowStart, WorkflowType,
 };
 
-use crate::ops::{Event, Fencing, Move, Op, Seq, Timer, Token, What};
+use crate::ops::{Event, Fencing, Limits, Move, Op, Seq, Timer, Token, What};
 use crate::oracle::Oracle;
 use crate::{find, sessions};
 
@@ -79,7 +79,15 @@ pub fn opening() -> Vec<Command> {
 }
 
 fn first_commit(id: &WorkflowId) -> Commit {
-    let words = [1, 2, 3].map(|ordinal| Event::Activity { ordinal, queue: 0, pin: 0, kind: 0, at: 0, budget: 3 });
+    let words = [1, 2, 3].map(|ordinal| Event::Activity {
+        ordinal,
+        queue: 0,
+        pin: 0,
+        kind: 0,
+        at: 0,
+        budget: 3,
+        limits: Limits::default(),
+    });
     commit(id, Seq::Head, &words, &[], &Oracle::default())
 }
 
@@ -151,13 +159,14 @@ impl Past {
                 let (key, token) = self.token(*token, *row);
                 Command::Complete { key, token, result: Payload::octets(vec![1, 2]) }
             }
-            What::Fail { token, row, retryable } => {
+            What::Fail { token, row, retryable, error_type } => {
                 let (key, token) = self.token(*token, *row);
                 Command::Fail {
                     key,
                     token,
                     error: Payload::json(&"no").unwrap(),
-                    error_type: None,
+                    error_type: [None, Some("fatal"), Some("other")][usize::from(*error_type)]
+                        .map(|text| text.parse().unwrap()),
                     retryable: *retryable,
                 }
             }
@@ -167,13 +176,17 @@ impl Past {
             }
             What::Settle(of) => Command::Settle { workflow: workflow(*of) },
             What::Stage(of, of_namespace, rows) => {
-                let rows = rows.iter().map(|number| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2)).collect();
+                let rows =
+                    rows.iter().map(|(number, limits)| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2, *limits));
+                let rows = rows.collect();
                 Command::Stage { workflow: workflow(*of), namespace: namespace(*of_namespace), rows }
             }
             What::Mark(row) => Command::MarkFailureDelivered { key: key(*row) },
             What::Redrive(row, forced) => Command::Redrive { key: key(*row), forced: *forced },
             What::Rearm(of, rows) => {
-                let rows = rows.iter().map(|number| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2)).collect();
+                let rows =
+                    rows.iter().map(|(number, limits)| new_row(ordinal(*number), 0, 0, 0, Millis(0), 2, *limits));
+                let rows = rows.collect();
                 Command::Rearm { workflow: workflow(*of), rows }
             }
             What::Reconcile { older, limit, except } => {
@@ -207,7 +220,10 @@ impl Past {
         };
         let action = match action {
             Move::Complete => RowAction::Complete { result: Payload::text("fine") },
-            Move::Fail(retryable) => RowAction::Fail { error: Payload::text("no"), error_type: None, retryable },
+            Move::Fail(retryable, fatal) => {
+                let error_type = fatal.then(|| "fatal".parse().unwrap());
+                RowAction::Fail { error: Payload::text("no"), error_type, retryable }
+            }
             Move::Retry(delay_ms) => RowAction::Retry { delay_ms },
         };
         Transition { ordinal, token, action }
@@ -287,7 +303,9 @@ fn pool(number: u8) -> (Namespace, TaskQueue) {
     (namespace(number / 2), ["default", "mail"][usize::from(number % 2)].parse().unwrap())
 }
 
-fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, budget: u32) -> NewRow {
+fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, budget: u32, limits: Limits) -> NewRow {
+    let final_errors = [("fatal", 1), ("timeout", 2)].into_iter().filter(|(_, bit)| limits.final_errors & bit > 0);
+    let [schedule_to_start_ms, start_to_close_ms, schedule_to_close_ms, heartbeat_ms] = limits.timeouts;
     NewRow {
         ordinal,
         task_queue: pool(queue).1,
@@ -300,9 +318,9 @@ fn new_row(ordinal: u64, queue: u8, pin: u8, kind: u8, visible_after: Millis, bu
             multiplier_percent: 150,
             maximum_ms: 100,
             deliveries_max: budget,
-            non_retryable: Vec::new(),
+            non_retryable: final_errors.map(|(name, _)| name.parse().unwrap()).collect(),
         },
-        timeouts: Default::default(),
+        timeouts: Timeouts { schedule_to_start_ms, start_to_close_ms, schedule_to_close_ms, heartbeat_ms },
     }
 }
 
@@ -327,9 +345,9 @@ fn commit(id: &WorkflowId, seq: Seq, words: &[Event], settle: &[u8], oracle: &Or
                 events.push(NewEvent::started(WorkflowType::new("next").unwrap()));
             }
             Event::Plain(kind) => events.push(NewEvent::of(KINDS[kind].clone())),
-            Event::Activity { ordinal: number, queue, pin, kind, at, budget } => {
+            Event::Activity { ordinal: number, queue, pin, kind, at, budget, limits } => {
                 let at = if at == 0 { 0 } else { oracle.now.0.saturating_add_signed(at) };
-                let row = new_row(ordinal(number), queue, pin, kind, Millis(at), budget);
+                let row = new_row(ordinal(number), queue, pin, kind, Millis(at), budget, limits);
                 events.push(NewEvent::activity(EventKind::ActivityScheduled, row.ordinal));
                 events.push(NewEvent::activity(EventKind::ActivityStarted, row.ordinal));
                 rows.push(row);

@@ -10,6 +10,7 @@ mod find;
 mod invariants;
 mod ops;
 mod oracle;
+mod oracle_deadlines;
 mod oracle_histories;
 mod oracle_listings;
 mod oracle_moves;

@@ -53,6 +53,7 @@ pub enum Event {
         kind: u8,
         at: i64,
         budget: u32,
+        limits: Limits,
     },
     /// An activity's two events without a row.
     Rowless(u8),
@@ -64,6 +65,14 @@ pub enum Event {
         name: u8,
         value: Option<u8>,
     },
+}
+
+/// The timeouts of a row, in the order of their names in the machine, and which error types end it: 1 `fatal`, 2 `timeout`,
+/// 3 both.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    pub timeouts: [Option<u64>; 4],
+    pub final_errors: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +89,8 @@ pub enum Token {
 #[derive(Debug, Clone, Copy)]
 pub enum Move {
     Complete,
-    Fail(bool),
+    /// True if it may be repeated; true if it is `fatal`.
+    Fail(bool, bool),
     Retry(u64),
 }
 
@@ -145,6 +155,8 @@ pub enum What {
         token: Token,
         row: (u8, u8),
         retryable: bool,
+        /// 0 for an error without a type, 1 `fatal`, 2 `other`.
+        error_type: u8,
     },
     Retry {
         token: Token,
@@ -153,10 +165,10 @@ pub enum What {
     },
     Settle(u8),
     /// Workflow, namespace, rows.
-    Stage(u8, u8, Vec<u8>),
+    Stage(u8, u8, Vec<(u8, Limits)>),
     Mark((u8, u8)),
     Redrive((u8, u8), bool),
-    Rearm(u8, Vec<u8>),
+    Rearm(u8, Vec<(u8, Limits)>),
     Reconcile {
         older: u64,
         limit: u32,
@@ -240,14 +252,15 @@ fn work() -> impl Strategy<Value = What> {
         }),
         3 => (token(), row(), lease()).prop_map(|(token, row, lease)| What::Heartbeat { token, row, lease }),
         5 => (token(), row()).prop_map(|(token, row)| What::Complete { token, row }),
-        3 => (token(), row(), any::<bool>()).prop_map(|(token, row, retryable)| What::Fail { token, row, retryable }),
+        4 => (token(), row(), any::<bool>(), 0u8..3)
+            .prop_map(|(token, row, retryable, error_type)| What::Fail { token, row, retryable, error_type }),
         2 => (token(), row(), 0u64..50).prop_map(|(token, row, delay)| What::Retry { token, row, delay }),
         1 => select(vec![0u8, 1, 2, 3, 4]).prop_map(What::Settle),
-        2 => (select(vec![0u8, 1, 2, 3, 3, 3]), 0u8..2, prop::collection::vec(0u8..5, 0..4))
+        2 => (select(vec![0u8, 1, 2, 3, 3, 3]), 0u8..2, prop::collection::vec((0u8..5, limits()), 0..4))
             .prop_map(|(workflow, namespace, rows)| What::Stage(workflow, namespace, rows)),
         2 => row().prop_map(What::Mark),
         6 => (row(), any::<bool>()).prop_map(|(row, forced)| What::Redrive(row, forced)),
-        3 => (0u8..5, prop::collection::vec(0u8..5, 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
+        3 => (0u8..5, prop::collection::vec((0u8..5, limits()), 0..3)).prop_map(|(workflow, rows)| What::Rearm(workflow, rows)),
         1 => (select(vec![0u64, 0, 50, u64::MAX]), select(vec![0u32, 1, 9]), prop::option::of(row()))
             .prop_map(|(older, limit, except)| What::Reconcile { older, limit, except }),
         2 => (0u8..3, prop::option::weighted(0.6, 0u32..6), prop::bool::weighted(0.15), kept(), prop::option::of(kept()))
@@ -275,10 +288,18 @@ fn timer() -> impl Strategy<Value = Timer> {
     ]
 }
 
+fn limits() -> impl Strategy<Value = Limits> {
+    let ms =
+        || prop_oneof![6 => Just(None), 4 => (20u64..400).prop_map(Some), 1 => select(vec![Some(0), Some(u64::MAX)])];
+    let some =
+        ([ms(), ms(), ms(), ms()], 0u8..4).prop_map(|(timeouts, final_errors)| Limits { timeouts, final_errors });
+    prop_oneof![1 => Just(Limits::default()), 1 => some]
+}
+
 fn moves() -> impl Strategy<Value = (Token, u8, Move)> {
     let action = prop_oneof![
         3 => Just(Move::Complete),
-        2 => any::<bool>().prop_map(Move::Fail),
+        2 => any::<(bool, bool)>().prop_map(|(retryable, fatal)| Move::Fail(retryable, fatal)),
         1 => (0u64..50).prop_map(Move::Retry),
     ];
     (token(), 0u8..4, action)
@@ -321,10 +342,10 @@ fn event() -> impl Strategy<Value = Event> {
     let value = prop_oneof![12 => (0u8..7).prop_map(Some), 3 => Just(None), 1 => Just(Some(7u8))];
     let search = (select(vec![0u8, 0, 0, 0, 0, 0, 1, 2]), 0u8..2, value)
         .prop_map(|(kind, name, value)| Event::Search { kind, name, value });
-    let activity = (0u8..4, queue, pin, 0u8..2, at, 1u32..4);
+    let activity = (0u8..4, queue, pin, 0u8..2, at, 1u32..4, limits());
     prop_oneof![
-        9 => activity.prop_map(|(ordinal, queue, pin, kind, at, budget)| {
-            Event::Activity { ordinal, queue, pin, kind, at, budget }
+        9 => activity.prop_map(|(ordinal, queue, pin, kind, at, budget, limits)| {
+            Event::Activity { ordinal, queue, pin, kind, at, budget, limits }
         }),
         2 => (0usize..9).prop_map(Event::Plain),
         2 => (7usize..9).prop_map(Event::Plain),

@@ -31,7 +31,8 @@ pub struct Oracle {
     pub boots: Vec<(NodeName, BootId)>,
     pub shards: Vec<ShardEntry>,
     pub events: Vec<(WorkflowId, HistoryEvent)>,
-    pub landed: Vec<Commit>,
+    /// Commits that landed, with the head that each led to.
+    pub landed: Vec<(Commit, u64)>,
     pub rows: Vec<(DispatchKey, Row)>,
     /// Workflows whose history an outcome began, with the namespace of its row.
     pub begun: Vec<(WorkflowId, Namespace)>,
@@ -55,15 +56,13 @@ impl Oracle {
         self.now = self.now.max(entry.at);
         let now = self.now;
         let held = self.held_by_sessions();
-        self.end_sessions();
-        for (_, row) in &mut self.rows {
-            if row.claim.as_ref().and_then(|claim| claim.deadline).is_some_and(|deadline| deadline <= now) {
-                to_pending(row, now);
-            }
-        }
+        self.pass_time(true);
         self.remembered.retain(|remembered| remembered.at.0.saturating_add(REMEMBERED_MS) >= now.0);
         let answers = entry.requests.iter().map(|request| self.request(request)).collect();
+        self.pass_time(false);
+        let (rows, paused) = (self.rows.clone(), self.paused());
         self.dispatch(held);
+        self.let_wait(&rows, &paused);
         answers
     }
 
@@ -122,7 +121,10 @@ impl Oracle {
                 return Err(Reject::NotOwner { shard, owner, epoch: entry.map(|e| e.epoch).unwrap_or_default() });
             }
         }
-        self.command(command)
+        let (rows, paused) = (self.rows.clone(), self.paused());
+        let answer = self.command(command);
+        self.let_wait(&rows, &paused);
+        answer
     }
 
     fn command(&mut self, command: &Command) -> Answer {
@@ -136,7 +138,9 @@ impl Oracle {
             Command::Claim(claim) => self.claim(claim),
             Command::Heartbeat { key, token, lease_ms, .. } => self.heartbeat(key, *token, *lease_ms),
             Command::Complete { key, token, result } => self.complete(key, *token, result),
-            Command::Fail { key, token, error, retryable, .. } => self.fail(key, *token, error, *retryable),
+            Command::Fail { key, token, error, error_type, retryable } => {
+                self.fail(key, *token, error, error_type.as_ref(), *retryable)
+            }
             Command::Retry { key, token, delay_ms } => self.retry(key, *token, *delay_ms),
             Command::Settle { workflow } => Ok(Reply::Settled { keys: self.cancel_all(workflow) }),
             Command::Rearm { workflow, rows } => self.rearm(workflow, rows),

@@ -83,12 +83,12 @@ impl Oracle {
     pub fn commit(&mut self, commit: &Commit) -> Answer {
         let id = &commit.workflow;
         let head = self.head(id);
-        let whole = with_outcomes(commit);
         if commit.expected_seq != head {
-            if !whole.events.is_empty() && self.landed.contains(commit) {
+            let landed = self.landed.iter().find(|(landed, end)| landed == commit && *end > commit.expected_seq);
+            if let Some((_, head)) = landed {
                 let staged = commit.rows.iter().map(|row| staged(id, row, false)).collect();
                 return Ok(Reply::Committed(Committed {
-                    head: commit.expected_seq + whole.events.len() as u64,
+                    head: *head,
                     duplicate: true,
                     staged,
                     settled: Vec::new(),
@@ -98,12 +98,14 @@ impl Oracle {
             }
             return Err(Reject::SequenceConflict { workflow: id.clone(), expected: commit.expected_seq, found: head });
         }
+        let (told, commit) = (commit, &self.judged(commit));
+        let whole = with_outcomes(commit);
         self.check_moves(commit)?;
         if head == 0 && commit.events.is_empty() {
             return invalid();
         }
         self.check(&whole)?;
-        self.landed.push(commit.clone());
+        self.landed.push((told.clone(), head + whole.events.len() as u64));
         if head == 0 {
             let start = commit.events[0].start.clone();
             let namespace = start.map(|start| start.namespace).unwrap_or_default();
@@ -340,6 +342,7 @@ pub fn fresh(new: &NewRow, run: u32, namespace: Namespace, now: Millis) -> Row {
         failure_delivered: false,
         retry: new.retry.clone(),
         scheduled_at: now,
+        start_by: None,
         timeouts: new.timeouts.clone(),
     }
 }

@@ -30,6 +30,20 @@ fn key_of(commit: &Commit, transition: &Transition) -> DispatchKey {
 }
 
 impl Oracle {
+    /// The commit with failures as final as the policies of their rows make them.
+    pub fn judged(&self, commit: &Commit) -> Commit {
+        let mut judged = commit.clone();
+        for transition in &mut judged.transitions {
+            let row = self.row(&key_of(commit, transition));
+            if let (Some(row), RowAction::Fail { error_type: Some(error_type), retryable, .. }) =
+                (row, &mut transition.action)
+            {
+                *retryable &= !row.retry.non_retryable.contains(error_type);
+            }
+        }
+        judged
+    }
+
     /// Why the transitions of a commit cannot be made, one after the other.
     pub fn check_moves(&mut self, commit: &Commit) -> Result<(), Reject> {
         let mut seen = Vec::new();

@@ -47,7 +47,7 @@ impl Oracle {
 
     fn forget(&mut self, workflow: &WorkflowId) {
         self.events.retain(|(id, _)| id != workflow);
-        self.landed.retain(|commit| commit.workflow != *workflow);
+        self.landed.retain(|(commit, _)| commit.workflow != *workflow);
         self.rows.retain(|(key, _)| key.workflow != *workflow);
         self.begun.retain(|(id, _)| id != workflow);
         self.removed.push(workflow.clone());

@@ -1,11 +1,12 @@
 //! The oracle's view of the outbox: claims and what becomes of them.
 
 use holdfast_machine::{
-    Claim, ClaimToken, Claimed, Commit, DispatchKey, EventKind, Holder, Millis, Namespace, NewEvent, NewHolder, NewRow,
-    Payload, Reject, Reply, Returned, Row, RowClaim, RowStatus, Staged, WorkflowId, WorkflowStatus,
+    Claim, ClaimToken, Claimed, Commit, DispatchKey, ErrorType, EventKind, Holder, Millis, Namespace, NewEvent,
+    NewHolder, NewRow, Payload, Reject, Reply, Returned, Row, RowClaim, RowStatus, Staged, WorkflowId, WorkflowStatus,
 };
 
 use crate::oracle::{Answer, Oracle, invalid, to_pending};
+use crate::oracle_deadlines::is_overdue;
 use crate::oracle_histories::{fold, fresh, status_after};
 use crate::oracle_sessions::session_of;
 
@@ -27,8 +28,8 @@ impl Oracle {
                 && (types.is_empty() || types.contains(&row.activity_type))
                 && (row.node.is_none() || row.node == scope.node);
             let paused = self.status(&key.workflow).0 == WorkflowStatus::Paused;
-            let ready = row.status == RowStatus::Pending && row.visible_after <= self.now && !paused;
-            if ready && owned && wanted && !claim.hold.contains(&key.workflow) {
+            let ready = row.status == RowStatus::Pending && row.visible_after <= self.now && !is_overdue(row, self.now);
+            if ready && !paused && owned && wanted && !claim.hold.contains(&key.workflow) {
                 due.push((row.visible_after, key.clone()));
             }
         }
@@ -77,10 +78,7 @@ impl Oracle {
             return Err(Reject::AlreadyTerminal { key: key.clone(), status: Some(row.status) });
         }
         let now = self.now;
-        let valid = |token| {
-            let claim = row.claim.as_ref();
-            claim.is_some_and(|claim| claim.token == token && claim.deadline.is_none_or(|at| at > now))
-        };
+        let valid = |token| row.claim.as_ref().is_some_and(|claim| claim.token == token) && !is_overdue(&row, now);
         if token.is_some_and(|token| !valid(token)) {
             return Err(Reject::ClaimLost { key: key.clone() });
         }
@@ -94,9 +92,9 @@ impl Oracle {
         let Some(mut row) = self.held(key, Some(token))? else { return invalid() };
         let session = session_of(&row).and_then(|(id, _)| self.sessions.iter().find(|(known, _)| known == id));
         let deadline = session.map_or(Millis(self.now.0.saturating_add(lease_ms)), |(_, session)| session.deadline);
-        if let Some(claim) = row.claim.as_mut().filter(|claim| claim.deadline.is_some()) {
-            claim.deadline = Some(deadline);
-        }
+        let claim = row.claim.as_mut().unwrap();
+        claim.deadline = claim.deadline.and(Some(deadline));
+        claim.heartbeat_at = self.now;
         self.put_row(key, row);
         Ok(Reply::Extended { deadline })
     }
@@ -111,10 +109,17 @@ impl Oracle {
         Ok(Reply::Completed { seq })
     }
 
-    pub fn fail(&mut self, key: &DispatchKey, token: Option<ClaimToken>, error: &Payload, retryable: bool) -> Answer {
+    pub fn fail(
+        &mut self,
+        key: &DispatchKey,
+        token: Option<ClaimToken>,
+        error: &Payload,
+        error_type: Option<&ErrorType>,
+        retryable: bool,
+    ) -> Answer {
         let Some(mut row) = self.held(key, token)? else { return Ok(Reply::NoSuchRow) };
         self.absorb(key, &row)?;
-        if retryable {
+        if retryable && !error_type.is_some_and(|error_type| row.retry.non_retryable.contains(error_type)) {
             return self.hand_back(key, row, None);
         }
         let seq = self.record(key, &row, EventKind::ActivityFailed, error);
@@ -174,7 +179,7 @@ impl Oracle {
         let event = NewEvent::activity(kind, key.ordinal).with(payload.clone());
         let (workflow, expected_seq) = (key.workflow.clone(), self.head(&key.workflow));
         let events = vec![event.clone()];
-        self.landed.push(Commit { events, ..Commit::new(workflow, expected_seq) });
+        self.landed.push((Commit { events, ..Commit::new(workflow, expected_seq) }, expected_seq + 1));
         self.append(&key.workflow, event)
     }
 
@@ -226,6 +231,7 @@ impl Oracle {
         }
         let row = self.row_mut(&key).unwrap();
         to_pending(row, now);
+        row.scheduled_at = now;
         row.deliveries = 0;
         row.failure_delivered = false;
         Ok(Reply::Redriven)
@@ -256,6 +262,7 @@ impl Oracle {
                     let is_recorded = self.outcome(workflow, run, new.ordinal).is_some();
                     row.failure_delivered &= row.run == run && is_recorded;
                     row.run = run;
+                    row.scheduled_at = if row.status.is_live() { row.scheduled_at } else { self.now };
                     to_pending(&mut row, self.now);
                     row
                 }

@@ -107,15 +107,8 @@ impl Oracle {
         }
     }
 
-    /// Ends the sessions whose time is over.
-    pub fn end_sessions(&mut self) {
-        let over = self.sessions.iter().filter(|(_, session)| session.deadline <= self.now);
-        for id in over.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.end_session(&id);
-        }
-    }
-
-    fn end_session(&mut self, id: &SessionId) -> u64 {
+    /// Ends a session; how many of its rows are pending again.
+    pub fn end_session(&mut self, id: &SessionId) -> u64 {
         self.sessions.retain(|(known, _)| known != id);
         self.turns.retain(|(known, ..)| known != id);
         let (now, mut rearmed) = (self.now, 0);

@@ -19,6 +19,9 @@ fn delivery(index: u64, key: &str) -> Delivery {
         activity_type: "work".parse().unwrap(),
         attempt: 1,
         deliveries: 0,
+        scheduled_at: Default::default(),
+        timeouts: Default::default(),
+        finish_by: None,
         input: Payload::default(),
     }
 }

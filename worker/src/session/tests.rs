@@ -27,6 +27,9 @@ fn delivery(index: u64) -> Delivery {
         activity_type: "work".parse().unwrap(),
         attempt: 1,
         deliveries: 0,
+        scheduled_at: Default::default(),
+        timeouts: Default::default(),
+        finish_by: None,
         input: Payload::default(),
     }
 }

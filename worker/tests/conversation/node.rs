@@ -175,6 +175,9 @@ pub fn delivery(index: u64, activity: &str, input: &Payload) -> Delivery {
         activity_type: activity.parse().unwrap(),
         attempt: 1,
         deliveries: 0,
+        scheduled_at: Default::default(),
+        timeouts: Default::default(),
+        finish_by: None,
         input: input.clone(),
     }
 }
