@@ -12,6 +12,7 @@ use holdfast_client::{Client, ClientError, Write};
 use holdfast_machine::{Payload, Reject};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::activity::{Activity, Cancelled};
@@ -47,6 +48,8 @@ pub(crate) async fn execute(
         return Some(Outcome::HandedBack);
     };
     counters.started();
+    // From before the handler begins, so that nothing it says is missed.
+    let details = activity.details();
     let given = activity.clone();
     // The call itself may panic, too.
     let work = AssertUnwindSafe(async move { handler(given).await }).catch_unwind();
@@ -62,7 +65,7 @@ pub(crate) async fn execute(
             counters.cancelled();
             return None;
         }
-        never = tell_heartbeats(&activity, client, care, lost) => match never {},
+        never = tell_heartbeats(&activity, details, client, care, lost) => match never {},
     };
     let ended = ended.unwrap_or_else(|panic| {
         counters.panicked();
@@ -86,8 +89,13 @@ pub(crate) async fn execute(
 }
 
 /// Sends what [`Activity::heartbeat`] leaves, and says when the row turns out to be no longer the worker's.
-async fn tell_heartbeats(activity: &Activity, client: &Client, care: Care, lost: impl Fn()) -> Infallible {
-    let mut details = activity.details();
+async fn tell_heartbeats(
+    activity: &Activity,
+    mut details: watch::Receiver<Option<Payload>>,
+    client: &Client,
+    care: Care,
+    lost: impl Fn(),
+) -> Infallible {
     // The sender lives as long as the activity.
     while details.changed().await.is_ok() {
         let newest = details.borrow_and_update().clone().unwrap_or_default();

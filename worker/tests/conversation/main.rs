@@ -129,6 +129,7 @@ async fn a_lost_connection_is_replaced_and_the_work_goes_on() {
     assert_eq!(running.counters.tally().started, 2);
 
     // A node that leaves heartbeats unanswered is left as well.
+    connection.fall_silent();
     let (_, same, holding) = node.welcome(true).await;
     assert!(same == session && holding == held, "{holding:?}");
     assert!(running.told.try_recv().is_err(), "nobody told it to stop");

@@ -1,5 +1,7 @@
 //! A node that says what the test tells it to say, over a real connection.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -28,8 +30,24 @@ pub struct Node {
 /// A worker's connection. The node ends it when this is dropped.
 pub struct Connection {
     said: mpsc::UnboundedReceiver<WorkerMessage>,
+    mouth: Arc<Mouth>,
+}
+
+/// Numbers what is said. Heartbeats are answered by themselves, so that no test is slow to do so.
+struct Mouth {
     say: mpsc::UnboundedSender<NodeMessage>,
-    number: u64,
+    number: std::sync::Mutex<u64>,
+    silent: AtomicBool,
+}
+
+impl Mouth {
+    fn say(&self, message: impl FnOnce(u64) -> NodeMessage) {
+        let mut number = self.number.lock().unwrap();
+        let message = message(*number + 1);
+        *number = message.number().unwrap_or(*number);
+        // The worker may be gone, which is up to the test to notice.
+        let _ = self.say.send(message);
+    }
 }
 
 /// A call about a row.
@@ -103,36 +121,30 @@ impl Node {
 }
 
 impl Connection {
-    /// What the worker says next. Heartbeats are answered, unless they are what is waited for.
+    /// What the worker says next.
     pub async fn hear(&mut self) -> WorkerMessage {
         timeout(PATIENCE, self.said.recv()).await.expect("a message").expect("the connection is open")
     }
 
-    /// As [`Connection::hear`], with heartbeats answered by the way.
+    /// As [`Connection::hear`], but for heartbeats.
     pub async fn hear_but_heartbeats(&mut self) -> WorkerMessage {
         loop {
             match self.hear().await {
-                WorkerMessage::Heartbeat { .. } => self.extend(),
+                WorkerMessage::Heartbeat { .. } => {}
                 other => return other,
             }
         }
     }
 
-    /// Waits for a heartbeat that confirms everything.
+    /// Waits for a heartbeat that confirms all that has been said so far.
     pub async fn confirmed(&mut self) {
-        loop {
-            if let WorkerMessage::Heartbeat { received } = self.hear().await {
-                let all = self.number;
-                self.extend();
-                if received == all {
-                    return;
-                }
-            }
-        }
+        let all = *self.mouth.number.lock().unwrap();
+        while !matches!(self.hear().await, WorkerMessage::Heartbeat { received } if received >= all) {}
     }
 
-    pub fn extend(&mut self) {
-        self.say(|number| NodeMessage::Extended { number, deadline: Millis(2) });
+    /// Answers no heartbeat from now on.
+    pub fn fall_silent(&self) {
+        self.mouth.silent.store(true, Ordering::Relaxed);
     }
 
     pub fn deliver(&mut self, deliveries: Vec<Delivery>) {
@@ -141,10 +153,13 @@ impl Connection {
 
     /// Says something under the next number.
     pub fn say(&mut self, message: impl FnOnce(u64) -> NodeMessage) {
-        let message = message(self.number + 1);
-        self.number = message.number().unwrap_or(self.number);
-        // The worker may be gone, which is up to the test to notice.
-        let _ = self.say.send(message);
+        self.mouth.say(message);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.said.close();
     }
 }
 
@@ -193,16 +208,14 @@ async fn stream(State(doors): State<Doors>, upgrade: WebSocketUpgrade) -> impl I
 async fn talk(mut socket: WebSocket, doors: Doors) {
     let (heard, said) = mpsc::unbounded_channel();
     let (say, mut to_say) = mpsc::unbounded_channel::<NodeMessage>();
-    if doors.connections.send(Connection { said, say, number: 0 }).is_err() {
+    let mouth = Arc::new(Mouth { say, number: Default::default(), silent: AtomicBool::new(false) });
+    if doors.connections.send(Connection { said, mouth: Arc::clone(&mouth) }).is_err() {
         return;
     }
     loop {
         tokio::select! {
-            message = socket.recv() => match message {
-                Some(Ok(Message::Text(text))) => drop(heard.send(serde_json::from_str(&text).unwrap())),
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return,
-            },
+            // What the test has said before it dropped the connection still goes out.
+            biased;
             message = to_say.recv() => match message {
                 Some(message) => {
                     let text = serde_json::to_string(&message).unwrap();
@@ -211,6 +224,19 @@ async fn talk(mut socket: WebSocket, doors: Doors) {
                     }
                 }
                 None => return,
+            },
+            () = heard.closed() => return,
+            message = socket.recv() => match message {
+                Some(Ok(Message::Text(text))) => {
+                    let message: WorkerMessage = serde_json::from_str(&text).unwrap();
+                    let is_heartbeat = matches!(message, WorkerMessage::Heartbeat { .. });
+                    if is_heartbeat && !mouth.silent.load(Ordering::Relaxed) {
+                        mouth.say(|number| NodeMessage::Extended { number, deadline: Millis(2) });
+                    }
+                    let _ = heard.send(message);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return,
             },
         }
     }
