@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use holdfast_client::wire::{
-    CountPage, DeadLetterPage, DueTimers, ExpiredCall, HeadPage, NamespacePage, NamespaceView, PageCall, RedriveMode,
-    RoutePage, SessionFilter, SessionPage, SessionWithRows, TimerPage, UnsettledPage,
+    CountPage, DeadLetterPage, DueTimers, ExpiredCall, Explanation, HeadPage, NamespacePage, NamespaceView, PageCall,
+    RedriveMode, RoutePage, SessionFilter, SessionPage, SessionWithRows, TimerPage, UnsettledPage,
 };
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, HeldRow, ListCall, ReadMode,
@@ -15,8 +15,8 @@ use holdfast_client::{
 };
 use holdfast_machine::{
     Arming, ClaimToken, Commit, Committed, DispatchKey, Epoch, HistoryEvent, Millis, Moved, Namespace,
-    NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName, Payload, Reject, Retirement, Returned, SessionId,
-    ShardId, Staged, Worker, WorkflowFilter, WorkflowId,
+    NamespaceSettings, NamespaceState, NewEvent, NewRow, NodeName, Payload, Reject, Retirement, Returned, RowReason,
+    SessionId, ShardId, ShardReason, Staged, Worker, WorkflowFilter, WorkflowId, WorkflowReason,
 };
 
 use crate::workers::Attachment;
@@ -246,6 +246,12 @@ calls! {
     transfer(shard: ShardId, to: &NodeName, expected_epoch: Epoch, write: Write) -> Moved;
     /// Takes a dead node's shard.
     adopt(shard: ShardId, from: &NodeName, by: &NodeName, expected_epoch: Epoch, write: Write) -> Adoption;
+    /// Why a row is where it is.
+    explain_row(key: &DispatchKey) -> Explanation<RowReason>;
+    /// What a workflow waits for.
+    explain_workflow(workflow: &WorkflowId) -> Explanation<WorkflowReason>;
+    /// How a shard stands.
+    explain_shard(shard: ShardId) -> Explanation<ShardReason>;
     /// The cluster as the node that answers sees it.
     cluster() -> ClusterView;
 }

@@ -7,6 +7,7 @@ mod commits;
 mod dead_letters;
 mod deletion;
 mod ends;
+mod explain;
 mod growth;
 mod histories;
 mod http;
@@ -92,6 +93,7 @@ pub fn all() -> impl Iterator<Item = Check> {
         namespaces::CHECKS,
         deletion::CHECKS,
         shards::CHECKS,
+        explain::CHECKS,
         http::CHECKS,
     ];
     topics.into_iter().flatten().copied()

@@ -12,6 +12,7 @@ mod coming_and_going;
 mod durability;
 mod engine;
 mod events;
+mod explain;
 mod failover;
 mod histories;
 mod idempotency;
