@@ -223,7 +223,8 @@ class Conversation:
         if reason in {"closed", "session_over"}:
             self.worker._session_over()
             return self.worker._stopping.is_set()
-        if reason == "refused" and problem and problem["status"] < 500:
+        # `node_state`: this node's start is not committed yet, or the others take it for dead; the next one may do.
+        if reason == "refused" and problem and problem["status"] < 500 and problem["code"] != "node_state":
             raise HoldfastError(problem["code"], problem["detail"], problem.get("details"), problem["status"])
         if reason == "moved":
             raise HoldfastError("session_moved", "another connection has taken the session over")

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use holdfast_client::{Client, Delivery, HeldRow, NodeMessage, PageCall, ReadMode, WorkerStream, Write};
-use holdfast_machine::{EventKind, NewEvent, Payload, RowStatus, SessionId, ShardId, Worker, WorkflowId};
+use holdfast_machine::{EventKind, NewEvent, Payload, RowReason, RowStatus, SessionId, ShardId, Worker, WorkflowId};
 use holdfast_tests::cluster::{Cluster, SHARDS, Setup};
 use holdfast_tests::crew::{Crew, Execution};
 use holdfast_tests::door::Door;
@@ -200,6 +200,11 @@ async fn rows_that_nobody_serves_do_not_stand_in_the_way_of_others() -> Result<(
     let id = work::id("served")?;
     work::open(&client, &id, SERVED, WORK, QUEUE).await?;
     all_done(&client, &id, SERVED).await?;
+
+    // Whoever asks about the others hears what is missing, while somebody serves another queue.
+    let why = client.explain_row(&work::key(&unserved[0], 1)).await?.value;
+    let missing = RowReason::NoWorker { namespace: Default::default(), task_queue: "nobody's".parse()? };
+    ensure!(why.reason == missing, "{why:?}");
 
     // One execution each, and nothing was done with the others.
     let tally = hand.end().await?;
