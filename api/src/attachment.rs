@@ -89,7 +89,8 @@ impl Store {
     /// session, at whichever node, ends this one.
     ///
     /// # Errors
-    /// A [`StoreError`]; `invalid_argument` for a registration that makes no sense.
+    /// A [`StoreError`]; `stopped` while this node cannot push work, `invalid_argument` for a registration that makes no
+    /// sense.
     pub async fn attach(
         &self,
         session: SessionId,
@@ -117,7 +118,12 @@ impl Store {
         // Before the proposal, so that no wake is missed.
         let seat = self.shared.attachments.sit(session.clone());
         let asked = Instant::now();
-        let attached = self.change_session(&session, SessionChange::Attach { worker, to }).await?;
+        let attached = match self.change_session(&session, SessionChange::Attach { worker, to }).await {
+            // The node's start is not in the log yet, this process of it is over, or it is taken for dead. It is no fault of
+            // the worker's: it goes to another node, or comes back.
+            Err(StoreError::Reject(Reject::NodeState { .. })) => return Err(StoreError::Stopped),
+            attached => attached?,
+        };
         let SessionReply::Attached { attachment: number, deadline, resumed } = attached.value else {
             return Err(StoreError::WrongReply { command: "session" });
         };

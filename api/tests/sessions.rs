@@ -6,12 +6,13 @@ mod support;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use holdfast_api::{Ended, HeldRow, NodeMessage, SessionFilter, WithdrawnRow};
-use holdfast_client::{Delivery, PageCall, Problem, ReadMode, WorkerStream, Write};
+use holdfast_api::http::{HttpOptions, router};
+use holdfast_api::{Ended, HeldRow, NodeMessage, SessionFilter, Store, StoreOptions, WithdrawnRow};
+use holdfast_client::{Client, ClientError, Delivery, PageCall, Problem, ReadMode, WorkerStream, Write};
 use holdfast_machine::{
     Attached, Command, EventKind, Holder, NewEvent, Payload, Reject, RowStatus, SessionChange, SessionId, Worker,
 };
-use support::{DEADLINE, Served, claim, eventually, id, keys, node, reject, serve};
+use support::{DEADLINE, Served, claim, eventually, id, keys, listen, node, reject, serve};
 use tokio::time::timeout;
 use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -354,6 +355,18 @@ async fn a_node_that_stops_sends_its_workers_away_with_their_rows() {
     assert_eq!(served.raft.view(|machine, _| machine.session_row_count(&session("s"))), 1);
     let refused = served.client.attach(session("s"), worker(9), Vec::new()).await.unwrap_err();
     assert_eq!((refused.code(), refused.is_retryable()), ("stopped", true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_start_is_not_in_the_log_sends_workers_to_another_one() {
+    let served = serve().await;
+    let starting = StoreOptions::new(node(), "boot-2".parse().unwrap());
+    let starting = listen(router(Store::new(served.raft.clone(), starting), HttpOptions::default())).await;
+    let alone = Client::new([&starting]).unwrap().attach(session("s-1"), worker(1), Vec::new()).await.unwrap_err();
+    assert!(matches!(alone, ClientError::Stopped(_)), "{alone:?}");
+    let client = Client::new([&starting, &served.url]).unwrap();
+    let stream = client.attach(session("s-1"), worker(1), Vec::new()).await.unwrap();
+    assert_eq!(stream.node_number(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
