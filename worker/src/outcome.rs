@@ -26,18 +26,22 @@ pub(crate) enum Outcome {
     HandedBack,
 }
 
-/// Tells an outcome until it is answered, or the row is no longer the worker's.
+/// Tells an outcome until it is answered, or the row is no longer the worker's. The number of the event that a result has
+/// become; none if it counts for nothing, and for whatever else there is to tell.
 pub(crate) async fn tell(
     client: &Client,
     delivery: &Delivery,
     mut outcome: Outcome,
     mut standing: watch::Receiver<Standing>,
     counters: &Counters,
-) {
+) -> Option<u64> {
     let mut write = fresh();
     loop {
         let error = match call(client, delivery, &outcome, write.clone()).await {
-            Ok(()) => return count(&outcome, counters),
+            Ok(seq) => {
+                count(&outcome, counters);
+                return seq;
+            }
             Err(error) => error,
         };
         match error {
@@ -46,7 +50,10 @@ pub(crate) async fn tell(
                 tracing::warn!(key = %delivery.key, %error, "an outcome was not answered yet");
                 tokio::select! {
                     () = sleep(PAUSE) => {}
-                    () = taken_away(&mut standing) => return counters.absorbed(),
+                    () = taken_away(&mut standing) => {
+                        counters.absorbed();
+                        return None;
+                    }
                 }
             }
             ClientError::Reject(
@@ -56,11 +63,15 @@ pub(crate) async fn tell(
                 | Reject::RowNotClaimed { .. }),
             ) => {
                 tracing::info!(key = %delivery.key, %reject, "an outcome counts for nothing");
-                return counters.absorbed();
+                counters.absorbed();
+                return None;
             }
             error => {
                 tracing::error!(key = %delivery.key, %error, "the store does not take an outcome");
-                let Some(instead) = after_refusal(&outcome, &error) else { return counters.absorbed() };
+                let Some(instead) = after_refusal(&outcome, &error) else {
+                    counters.absorbed();
+                    return None;
+                };
                 (outcome, write) = (instead, fresh());
             }
         }
@@ -79,15 +90,23 @@ fn after_refusal(outcome: &Outcome, error: &ClientError) -> Option<Outcome> {
     }
 }
 
-async fn call(client: &Client, delivery: &Delivery, outcome: &Outcome, write: Write) -> Result<(), ClientError> {
+async fn call(
+    client: &Client,
+    delivery: &Delivery,
+    outcome: &Outcome,
+    write: Write,
+) -> Result<Option<u64>, ClientError> {
     let (key, token) = (&delivery.key, Some(delivery.token));
     match outcome.clone() {
-        Outcome::Completed(result) => client.complete(key, token, result, write).await.map(drop),
+        Outcome::Completed(result) => return Ok(client.complete(key, token, result, write).await?.value),
         Outcome::Failed(ActivityError { error, error_type, retryable }) => {
-            client.fail(key, token, Failure { error, error_type, retryable }, write).await.map(drop)
+            client.fail(key, token, Failure { error, error_type, retryable }, write).await?;
         }
-        Outcome::HandedBack => client.retry(key, token, HANDED_BACK_MS, write).await.map(drop),
+        Outcome::HandedBack => {
+            client.retry(key, token, HANDED_BACK_MS, write).await?;
+        }
     }
+    Ok(None)
 }
 
 fn count(outcome: &Outcome, counters: &Counters) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_client::{Client, ClientError, Delivery};
@@ -21,7 +22,7 @@ use crate::link::{Link, LinkEvent, pause_after};
 use crate::outcome::tell;
 use crate::rows::Step;
 use crate::session::{Session, Turn};
-use crate::worker::Worker;
+use crate::worker::{HearResult, Worker};
 
 /// How long a node may take to end a session; and how long an outcome may take that came at the last moment. After that
 /// the lease ends it.
@@ -35,6 +36,7 @@ pub(crate) struct Runner {
     care: Care,
     drain_deadline: Duration,
     counters: Counters,
+    hear_result: HearResult,
     session: Session,
     link: Link,
     /// How executions hear of what becomes of their rows.
@@ -77,7 +79,9 @@ enum Event {
 
 impl Runner {
     pub fn new(worker: Worker, registration: holdfast_machine::Worker) -> Self {
-        let Worker { client, handlers, drain_deadline, cancel_grace, heartbeat_interval, counters, .. } = worker;
+        let Worker {
+            client, handlers, drain_deadline, cancel_grace, heartbeat_interval, counters, hear_result, ..
+        } = worker;
         let room = usize::try_from(registration.max_concurrency).unwrap_or(usize::MAX);
         counters.sessions();
         Self {
@@ -88,6 +92,7 @@ impl Runner {
             registration,
             drain_deadline,
             counters,
+            hear_result,
             session: Session::new(room, fresh_session),
             standings: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -281,6 +286,7 @@ impl Runner {
         let handler = self.handlers.get(&delivery.activity_type).cloned();
         let activity = Activity::new(delivery, self.client.clone(), standing.clone());
         let (client, counters, care) = (self.client.clone(), self.counters.clone(), self.care);
+        let hear_result = Arc::clone(&self.hear_result);
         let reports = self.reports.0.clone();
         let work = async move {
             // Nobody hears reports once the worker has ended.
@@ -289,7 +295,8 @@ impl Runner {
             let outcome = execute(handler, activity.clone(), &client, care, &counters, lost).await;
             report(Report::Ended(token));
             if let Some(outcome) = outcome {
-                tell(&client, activity.delivery(), outcome, standing, &counters).await;
+                let seq = tell(&client, activity.delivery(), outcome, standing, &counters).await;
+                hear_result(&activity, seq);
             }
             report(Report::Gone(token));
         };

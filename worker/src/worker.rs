@@ -19,6 +19,9 @@ use crate::execution::{Handler, read_input, write_output};
 use crate::runner::Runner;
 use crate::shutdown::Signals;
 
+/// What hears of results.
+pub(crate) type HearResult = Arc<dyn Fn(&Activity, Option<u64>) + Send + Sync>;
+
 /// A worker that is being set up; [`Worker::run`] and [`Worker::run_until`] set it to work. What was given wrongly is
 /// told then.
 #[must_use = "a worker does nothing until it is run"]
@@ -35,6 +38,7 @@ pub struct Worker {
     pub(crate) cancel_grace: Duration,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) counters: Counters,
+    pub(crate) hear_result: HearResult,
     problems: Vec<String>,
 }
 
@@ -64,6 +68,7 @@ impl Worker {
             cancel_grace: Duration::from_secs(5),
             heartbeat_interval: Duration::from_secs(1),
             counters: Counters::default(),
+            hear_result: Arc::new(|_, _| {}),
             problems: Vec::new(),
         }
     }
@@ -155,6 +160,13 @@ impl Worker {
                 self.problems.push(format!("{activity_type} is registered twice"));
             }
         }
+        self
+    }
+
+    /// Hears of each outcome once it is told: the number of the event that a result has become in its history; none if it
+    /// counts for nothing, or is no result.
+    pub fn on_result(mut self, hear: impl Fn(&Activity, Option<u64>) + Send + Sync + 'static) -> Self {
+        self.hear_result = Arc::new(hear);
         self
     }
 

@@ -32,6 +32,8 @@ const CAPACITY: usize = 8;
 
 type Function = Arc<dyn Fn(Attempt, Payload) -> BoxFuture<'static, Result<Payload, Failure>> + Send + Sync>;
 
+type HearResult = Arc<dyn Fn(&Attempt, Option<u64>) + Send + Sync>;
+
 /// One execution of an activity.
 #[derive(Debug, Clone)]
 pub struct Attempt {
@@ -51,6 +53,7 @@ pub struct LocalActivities {
     task_queue: TaskQueue,
     capacity: usize,
     functions: BTreeMap<ActivityType, Function>,
+    hear_result: HearResult,
 }
 
 impl fmt::Debug for LocalActivities {
@@ -63,7 +66,7 @@ impl LocalActivities {
     /// None yet, of a task queue in the default namespace.
     pub fn new(store: Store, task_queue: TaskQueue) -> Self {
         let (namespace, functions) = Default::default();
-        Self { store, namespace, task_queue, capacity: CAPACITY, functions }
+        Self { store, namespace, task_queue, capacity: CAPACITY, functions, hear_result: Arc::new(|_, _| {}) }
     }
 
     /// Of another namespace.
@@ -76,6 +79,13 @@ impl LocalActivities {
     #[must_use]
     pub fn at_most(self, capacity: usize) -> Self {
         Self { capacity: capacity.max(1), ..self }
+    }
+
+    /// Hears of each outcome once it is told: the number of the event that a result has become in its history; none if
+    /// it counts for nothing, or is no result.
+    #[must_use]
+    pub fn on_result(self, hear: impl Fn(&Attempt, Option<u64>) + Send + Sync + 'static) -> Self {
+        Self { hear_result: Arc::new(hear), ..self }
     }
 
     /// The same with one more activity.
@@ -135,28 +145,32 @@ impl LocalActivities {
         let Delivery { key, token, activity_type, attempt, input, .. } = delivery;
         // Only these types are asked for.
         let Some(function) = self.functions.get(&activity_type) else { return Ok(()) };
-        let running = function(Attempt { key: key.clone(), token, attempt }, input);
+        let attempt = Attempt { key: key.clone(), token, attempt };
+        let running = function(attempt.clone(), input);
         let result = AssertUnwindSafe(running).catch_unwind().await;
         let answer = match result.unwrap_or_else(|_| Err(Failure::retryable(Payload::text("the activity panicked")))) {
             Ok(result) => {
                 let completed = until_answered(|write| self.store.complete(&key, Some(token), result.clone(), write));
-                completed.await.map(drop)
+                completed.await.map(|answer| answer.value)
             }
             Err(failure) => {
                 let failed = until_answered(|write| self.store.fail(&key, Some(token), failure.clone(), write));
-                failed.await.map(drop)
+                failed.await.map(|_| None)
             }
         };
-        match answer {
+        let seq = match answer {
             // Somebody else has the row now, or its outcome is on record: this execution counts for nothing.
-            Err(StoreError::Reject(Reject::ClaimLost { .. } | Reject::AlreadyTerminal { .. })) => Ok(()),
+            Err(StoreError::Reject(Reject::ClaimLost { .. } | Reject::AlreadyTerminal { .. })) => None,
             // A result that the store does not take, too large say, is the activity's failure.
             Err(StoreError::Reject(reject)) => {
                 let failure = Failure::for_good(said(&reject));
-                until_answered(|write| self.store.fail(&key, Some(token), failure.clone(), write)).await.map(drop)
+                until_answered(|write| self.store.fail(&key, Some(token), failure.clone(), write)).await?;
+                None
             }
-            answer => answer,
-        }
+            answer => answer?,
+        };
+        (self.hear_result)(&attempt, seq);
+        Ok(())
     }
 }
 

@@ -82,7 +82,10 @@ fn ended(reason: Ended) -> impl FnOnce(u64) -> NodeMessage {
 #[tokio::test]
 async fn a_worker_registers_confirms_works_and_ends() {
     let node = Node::start().await;
-    let mut running = start(&node, |worker| worker.task_queue("orders").lease(Duration::from_secs(7)));
+    let (tell, mut results) = mpsc::unbounded_channel();
+    let hear = move |activity: &Activity, seq| tell.send((activity.token(), seq)).unwrap();
+    let set_up = |worker: Worker| worker.task_queue("orders").lease(Duration::from_secs(7)).on_result(hear);
+    let mut running = start(&node, set_up);
     let (mut connection, _, worker, holding) = node.attached().await;
     assert_eq!((worker.identity.as_str(), worker.task_queue.as_str()), ("w-1", "orders"));
     assert_eq!((worker.max_concurrency, worker.lease_ms, holding.len()), (2, 7_000, 0));
@@ -99,6 +102,7 @@ async fn a_worker_registers_confirms_works_and_ends() {
     connection.confirmed().await;
     let body = node.takes("complete", "w:1").await;
     assert_eq!((&body["token"], &body["result"]["json"]), (&json!("1-0"), &json!(42)));
+    assert_eq!(results.recv().await, Some((token(1), Some(9))));
 
     running.stop();
     assert_eq!(connection.hear_but_heartbeats().await, WorkerMessage::Drain);
