@@ -44,11 +44,15 @@ enum Command {
     /// The exit code is 0 if it moves, waits for a time that will come or has ended in good order, 1 if it is held up,
     /// and 2 if there is no such thing or the node does not answer.
     Explain(explain::ExplainArgs),
-    /// Starts three nodes on this machine, kills two owners in the middle of their work, and checks every outcome.
+    /// Starts three nodes and six workers on this machine, kills two owners and a worker in the middle of their work, and
+    /// checks every outcome.
     Demo(demo::DemoArgs),
     /// One node of the demo, with an engine inside.
     #[command(hide = true)]
     DemoNode(demo::EngineNodeArgs),
+    /// One worker of the demo.
+    #[command(hide = true)]
+    DemoWorker(demo::WorkerArgs),
 }
 
 /// Where a node's configuration comes from. Flags stand above the environment, that above the file.
@@ -146,6 +150,7 @@ pub fn main() -> ExitCode {
         Some(Command::Explain(args)) => return explain::run(&args),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
+        Some(Command::DemoWorker(args)) => block_on(demo::run_worker(args)),
         None if settings.given() => serve::run(&settings),
         None => Cli::command().print_help().map_err(anyhow::Error::from),
     };

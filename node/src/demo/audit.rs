@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use holdfast_machine::{DispatchKey, EventKind, HistoryEvent, NodeName, ShardId, WorkflowId};
 
+use super::activity::ActivityResult;
 use super::ledger::{Execution, Executor, Outcome};
-use super::plan::ActivityResult;
 use super::report::Report;
 
 /// The histories of all workflows, as one node tells them.
@@ -17,15 +17,15 @@ pub(crate) type Histories = BTreeMap<WorkflowId, Vec<HistoryEvent>>;
 /// What a kill found in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Kill {
-    /// The node that was killed.
-    pub node: NodeName,
+    /// Whose process was killed.
+    pub dead: Executor,
     /// When it was.
     pub at: Instant,
-    /// The shards that the dead node owned.
-    pub shards: BTreeSet<ShardId>,
-    /// Rows that its own engine was executing.
-    pub held_by_engine: Vec<DispatchKey>,
-    /// Rows that workers were executing, whatever node they were attached to.
+    /// When it was back; a worker stays away.
+    pub back: Instant,
+    /// Rows that the dead itself was executing.
+    pub held: Vec<DispatchKey>,
+    /// Rows that workers were executing that lived on, whatever node they were attached to.
     pub held_by_workers: Vec<DispatchKey>,
 }
 
@@ -42,8 +42,15 @@ pub(crate) struct Evidence {
     pub executions: BTreeMap<DispatchKey, Vec<Execution>>,
     /// The histories by node; each node is asked on its own.
     pub histories: BTreeMap<NodeName, Histories>,
-    /// Both kills.
+    /// Rows that are not done, by node.
+    pub rows_not_done: BTreeMap<NodeName, u64>,
+    /// All kills.
     pub kills: Vec<Kill>,
+    /// Shards that changed hands.
+    pub adopted: BTreeSet<ShardId>,
+    /// Nodes that the others took for dead although they lived: on a machine that is too busy, silence says little.
+    /// Their engines' rows are executed again as those of the dead are.
+    pub taken_for_dead: BTreeSet<NodeName>,
 }
 
 impl Evidence {
@@ -53,6 +60,7 @@ impl Evidence {
             workflows: self.staged.len() as u64,
             ordinals: self.staged.len() as u64 * self.activities,
             executions: self.executions.values().map(|executions| executions.len() as u64).sum(),
+            taken_for_dead: self.taken_for_dead.iter().cloned().collect(),
             ..Report::default()
         };
         self.judge_histories(&mut report);
@@ -62,7 +70,8 @@ impl Evidence {
         report
     }
 
-    /// One outcome and one ActivityScheduled an ordinal, one end a workflow, on every node.
+    /// One outcome and one ActivityScheduled an ordinal, one beginning and one end a workflow, every row done, on
+    /// every node.
     fn judge_histories(&self, report: &mut Report) {
         for (node, histories) in &self.histories {
             let mut found = Report::default();
@@ -78,6 +87,8 @@ impl Evidence {
                 (found.duplicate_terminals, "outcomes too many"),
                 (found.missing_terminals, "ordinals without an outcome"),
                 (found.wrongly_scheduled, "ordinals that are not scheduled exactly once"),
+                (found.wrongly_started, "workflows that are not started exactly once"),
+                (self.rows_not_done.get(node).copied().unwrap_or(report.ordinals), "rows that are not done"),
             ] {
                 if count > 0 {
                     report.problems.push(format!("{node} has {count} {what}"));
@@ -87,10 +98,11 @@ impl Evidence {
             report.duplicate_terminals = report.duplicate_terminals.max(found.duplicate_terminals);
             report.missing_terminals = report.missing_terminals.max(found.missing_terminals);
             report.wrongly_scheduled = report.wrongly_scheduled.max(found.wrongly_scheduled);
+            report.wrongly_started = report.wrongly_started.max(found.wrongly_started);
         }
+        report.rows_not_done = self.rows_not_done.values().copied().max().unwrap_or(report.ordinals);
         let completed = self.histories.values().map(|histories| {
-            let ended =
-                |workflow: &&WorkflowId| histories.get(*workflow).is_some_and(|history| completions(history) == 1);
+            let ended = |workflow: &&WorkflowId| histories.get(*workflow).is_some_and(|history| is_completed(history));
             self.staged.iter().filter(ended).count() as u64
         });
         report.workflows_completed = completed.min().unwrap_or(0);
@@ -112,7 +124,8 @@ impl Evidence {
             found.duplicate_terminals += outcomes.saturating_sub(1);
             found.wrongly_scheduled += u64::from(scheduled.get(&ordinal) != Some(&1));
         }
-        found.workflows_completed += u64::from(completions(history) == 1);
+        found.workflows_completed += u64::from(is_completed(history));
+        found.wrongly_started += u64::from(count(history, &EventKind::WorkflowStarted) != 1);
     }
 
     /// Every acknowledged write is on every node, with the very content that was acknowledged.
@@ -141,45 +154,50 @@ impl Evidence {
         }
     }
 
-    /// What the dead nodes held ran again; what workers held did not.
+    /// What the dead held ran again; what living workers held did not.
     fn judge_kills(&self, report: &mut Report) {
         for kill in &self.kills {
             let ran_again = |key: &&DispatchKey| {
-                self.executions_of(key).iter().any(|execution| execution.began_after_death_of(&kill.node, kill.at))
+                self.executions_of(key).iter().any(|execution| execution.began_after_death_of(&kill.dead, kill.at))
             };
-            let again = kill.held_by_engine.iter().filter(ran_again).count() as u64;
+            let again = kill.held.iter().filter(ran_again).count() as u64;
             if again == 0 {
-                report.problems.push("no row of a killed node was executed again".to_owned());
+                report.problems.push(format!("no row of {} was executed again", kill.dead));
             }
-            report.redelivered += again;
+            if kill.dead.is_worker() {
+                report.given_on += again;
+            } else {
+                report.redelivered += again;
+            }
             report.held_by_workers += kill.held_by_workers.len() as u64;
-            let repeated = kill.held_by_workers.iter().filter(|key| self.executions_of(key).len() > 1).count() as u64;
+            let is_repeated = |key: &&DispatchKey| self.unharmed(self.executions_of(key)) > 1;
+            let repeated = kill.held_by_workers.iter().filter(is_repeated).count() as u64;
             if repeated > 0 {
-                report.problems.push(format!("{repeated} rows that workers held were executed again"));
+                report.problems.push(format!("{repeated} rows that living workers held were executed again"));
             }
             report.held_by_workers_repeated += repeated;
-            if kill.held_by_workers.is_empty() {
-                report.problems.push("no worker held a row when a node was killed".to_owned());
+            if kill.held_by_workers.is_empty() && !kill.dead.is_worker() {
+                report.problems.push(format!("no worker held a row when {} was killed", kill.dead));
             }
         }
     }
 
-    /// A row is executed again only because the engine that executed it was killed, and the outcome on
-    /// record comes from an execution that began.
+    /// A row is executed again only because whoever executed it was killed, and the outcome on record comes from an
+    /// execution that began.
     fn judge_executions(&self, report: &mut Report) {
-        let lost: BTreeSet<ShardId> = self.kills.iter().flat_map(|kill| kill.shards.iter().copied()).collect();
-        let untouched = |workflow: &WorkflowId| !lost.contains(&ShardId::of(workflow, self.shard_count));
+        let untouched = |workflow: &WorkflowId| !self.adopted.contains(&ShardId::of(workflow, self.shard_count));
         report.untouched_workflows = self.staged.iter().filter(|workflow| untouched(workflow)).count() as u64;
         let mut unexplained = 0;
         for (key, executions) in &self.executions {
-            let survived = executions.iter().filter(|execution| execution.outcome != Outcome::Killed).count();
-            let by_worker = executions.iter().any(|execution| matches!(execution.by, Executor::Worker(_)));
-            if survived > 1 || (by_worker && executions.len() > 1) {
-                unexplained += 1;
-            }
-            if executions.len() > 1 && untouched(&key.workflow) {
-                report.untouched_repeated += 1;
-            }
+            unexplained += u64::from(self.unharmed(executions) > 1);
+            // The death of a worker is no shard's.
+            let died_with_worker =
+                |execution: &&Execution| execution.by.is_worker() && execution.outcome == Outcome::Killed;
+            let others = executions.len() - executions.iter().filter(died_with_worker).count();
+            report.untouched_repeated += u64::from(others > 1 && untouched(&key.workflow));
+        }
+        if report.executions <= report.ordinals {
+            report.problems.push(format!("{} executions of {} activities", report.executions, report.ordinals));
         }
         if unexplained > 0 {
             report.problems.push(format!("{unexplained} rows were executed again without their executor being killed"));
@@ -206,13 +224,26 @@ impl Evidence {
         strange
     }
 
+    /// How many of these executions were of somebody who lived, and was known to.
+    fn unharmed(&self, executions: &[Execution]) -> usize {
+        let is_unharmed = |execution: &&Execution| match &execution.by {
+            Executor::Engine(node) if self.taken_for_dead.contains(node) => false,
+            _ => execution.outcome != Outcome::Killed,
+        };
+        executions.iter().filter(is_unharmed).count()
+    }
+
     fn executions_of(&self, key: &DispatchKey) -> &[Execution] {
         self.executions.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
-fn completions(history: &[HistoryEvent]) -> usize {
-    history.iter().filter(|event| event.kind == EventKind::WorkflowCompleted).count()
+fn is_completed(history: &[HistoryEvent]) -> bool {
+    count(history, &EventKind::WorkflowCompleted) == 1
+}
+
+fn count(history: &[HistoryEvent], kind: &EventKind) -> usize {
+    history.iter().filter(|event| event.kind == *kind).count()
 }
 
 /// True if the event is the outcome of this very execution.
@@ -229,7 +260,7 @@ mod tests {
     use std::sync::LazyLock;
     use std::time::Duration;
 
-    use holdfast_machine::{ClaimToken, Millis};
+    use holdfast_machine::{ClaimToken, Millis, Payload};
 
     use super::*;
 
@@ -260,7 +291,7 @@ mod tests {
             ordinal,
             start: None,
             search_attributes: None,
-            payload: result.payload(),
+            payload: Payload::json(&result).unwrap(),
         }
     }
 
@@ -281,20 +312,22 @@ mod tests {
             event(6, EventKind::WorkflowCompleted, None, 0),
         ];
         let histories = Histories::from([(key(1).workflow, history)]);
-        let shards = BTreeSet::from([ShardId::of(&key(1).workflow, SHARD_COUNT)]);
         Evidence {
             activities: 2,
             shard_count: SHARD_COUNT,
             staged: BTreeSet::from([key(1).workflow]),
             executions,
             histories: BTreeMap::from([(node("node-a"), histories.clone()), (node("node-b"), histories)]),
+            rows_not_done: BTreeMap::from([(node("node-a"), 0), (node("node-b"), 0)]),
             kills: vec![Kill {
-                node: node("node-a"),
+                dead: Executor::Engine(node("node-a")),
                 at: *KILLED_AT,
-                shards,
-                held_by_engine: vec![key(1)],
+                back: *KILLED_AT,
+                held: vec![key(1)],
                 held_by_workers: vec![key(2)],
             }],
+            adopted: BTreeSet::from([ShardId::of(&key(1).workflow, SHARD_COUNT)]),
+            taken_for_dead: BTreeSet::new(),
         }
     }
 
@@ -337,9 +370,43 @@ mod tests {
     }
 
     #[test]
+    fn a_killed_workers_row_is_given_to_another_one() {
+        let mut evidence = kept();
+        let executions = evidence.executions.get_mut(&key(2)).unwrap();
+        executions.insert(0, execution(1, Executor::Worker(1), Outcome::Killed));
+        let (dead, at, back) = (Executor::Worker(1), *KILLED_AT, *KILLED_AT);
+        let (held, held_by_workers) = (vec![key(2)], vec![key(1)]);
+        evidence.kills.push(Kill { dead, at, back, held, held_by_workers });
+        let report = evidence.judge();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!((report.redelivered, report.given_on), (1, 1));
+    }
+
+    #[test]
+    fn a_second_beginning_and_a_row_that_is_not_done_are_found() {
+        let mut evidence = kept();
+        on_node_b(&mut evidence).push(event(7, EventKind::WorkflowStarted, None, 0));
+        evidence.rows_not_done.insert(node("node-a"), 1);
+        let report = evidence.judge();
+        assert_eq!((report.wrongly_started, report.rows_not_done), (1, 1));
+        assert_eq!(report.problems.len(), 2, "{:?}", report.problems);
+    }
+
+    #[test]
+    fn a_row_of_an_engine_that_lives_runs_again_only_if_its_node_was_taken_for_dead() {
+        let mut evidence = kept();
+        evidence.executions.get_mut(&key(1)).unwrap()[0].outcome = Outcome::Absorbed;
+        assert_eq!(evidence.judge().problems.len(), 1);
+        evidence.taken_for_dead.insert(node("node-a"));
+        let report = evidence.judge();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        assert_eq!(report.taken_for_dead, [node("node-a")]);
+    }
+
+    #[test]
     fn an_untouched_workflow_that_ran_again_is_found() {
         let mut evidence = kept();
-        evidence.kills[0].shards.clear();
+        evidence.adopted.clear();
         let report = evidence.judge();
         assert_eq!((report.untouched_workflows, report.untouched_repeated), (1, 1));
     }

@@ -1,4 +1,5 @@
-//! One failover, from the kill to the dead node's return, with the time of each step.
+//! One failover, from the kill to the dead node's return, with the time of each step. The kill comes in the middle of a
+//! gated fan-out ([`super::gate`]) and of other work: all survivors have to do is done by their engines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,17 +10,14 @@ use holdfast_machine::{ClusterEvent, DispatchKey, NodeName, ShardId};
 use tokio::time::sleep;
 
 use super::audit::Kill;
-use super::ledger::Execution;
+use super::gate::Gated;
+use super::ledger::{Execution, Executor};
 use super::report::AfterKill;
 use super::story::Demo;
 use super::watch::is_up;
-use super::workers::{is_engine_of, is_worker};
 
-/// How many rows the victim's engine, and the workers on the victim's shards, hold at least when it is
-/// killed.
-const HELD_MIN: usize = 3;
-/// How long anything here may take before the demo fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long any step may take before the demo fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks while a step is awaited. The times themselves are those of the sightings.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -61,22 +59,23 @@ impl Demo {
     /// # Errors
     /// When a step does not come in time, or the node gets shards back by itself.
     pub async fn fail_over(&mut self, leads: bool) -> anyhow::Result<Failover> {
-        let victim = self.choose_victim(leads).await?;
-        self.wait_until_it_works(&victim).await?;
-        let held_by_workers = self.ledger.in_hand(is_worker);
+        let (victim, gated) = self.choose_victim_at_work(leads).await?;
+        let held_by_workers = self.ledger.in_hand(Executor::is_worker);
         let killed_at = self.nodes.kill(victim.position).await?;
-        let held_by_engine = self.ledger.killed(&victim.name);
+        let dead = Executor::Engine(victim.name.clone());
+        let held = self.ledger.killed(&dead);
         self.screen.step(format!(
             "       0 ms  SIGKILL to {}: {} rows in its engine's hands, {} in workers' hands, {} of them on its shards",
             victim.name,
-            held_by_engine.len(),
+            held.len(),
             held_by_workers.len(),
-            victim.on_its_shards(&held_by_workers),
+            held_by_workers.iter().filter(|key| victim.owns(key)).count(),
         ));
-        let (node, shards) = (victim.name.clone(), victim.shards.clone());
-        let kill = Kill { node, at: killed_at, shards, held_by_engine, held_by_workers };
+        let mut kill = Kill { dead, at: killed_at, back: killed_at, held, held_by_workers };
         let steps = self.follow(&victim, &kill).await?;
+        self.go_on(&victim, &kill, &gated).await?;
         let to_caught_up = self.bring_back(&victim).await?;
+        kill.back = Instant::now();
         let after = |at: Option<Instant>| {
             let at = at.context("a step of the failover was not seen")?;
             anyhow::Ok(AfterKill { leader: leads, ms: ms(at.duration_since(killed_at)) })
@@ -91,9 +90,42 @@ impl Demo {
         })
     }
 
+    /// Chooses an owner, and waits until the first wave of a fan-out is in its engine's and in workers' hands.
+    async fn choose_victim_at_work(&mut self, leads: bool) -> anyhow::Result<(Victim, Gated)> {
+        loop {
+            let victim = self.choose_victim(leads).await?;
+            let shard = *victim.shards.first().context("the node to be killed owns no shard")?;
+            let gated = self.stage_gated(shard).await?;
+            let engine = Executor::Engine(victim.name.clone());
+            self.wait_until_in_hand(&gated, |by| *by == engine).await?;
+            if (self.leader().await? == victim.name) == leads {
+                return Ok((victim, gated));
+            }
+            // Leadership has moved meanwhile.
+            self.open(&gated).await?;
+        }
+    }
+
+    async fn leader(&self) -> anyhow::Result<NodeName> {
+        self.client.cluster().await?.value.leader.context("there is no leader")
+    }
+
+    /// The fan-out that was cut short goes on at the survivor: its first wave is in hand again, and only when that has
+    /// ended, the second is decided.
+    async fn go_on(&mut self, victim: &Victim, kill: &Kill, gated: &Gated) -> anyhow::Result<()> {
+        self.wait_until_in_hand(gated, |by| *by != kill.dead).await?;
+        let elsewhere = self.ledger.began_since(kill.at, |key| !victim.owns(key));
+        self.open(gated).await?;
+        self.screen.step(format!(
+            "             {}, cut short in its first wave, has ended; {elsewhere} rows of other owners began meanwhile",
+            gated.workflow
+        ));
+        Ok(())
+    }
+
     /// The leader, or the follower with the most shards.
     async fn choose_victim(&self, leads: bool) -> anyhow::Result<Victim> {
-        let leader = self.client.cluster().await?.value.leader.context("there is no leader")?;
+        let leader = self.leader().await?;
         let directory = self.client.shards(ReadMode::Linearizable).await?.value;
         let mut owned = BTreeMap::<NodeName, BTreeSet<ShardId>>::new();
         for entry in directory.shards {
@@ -104,19 +136,6 @@ impl Demo {
             fits.max_by_key(|(_, shards)| shards.len()).context("no node of the kind to be killed owns a shard")?;
         let position = self.names_of_nodes.iter().position(|node| *node == name).context("an unknown owner")?;
         Ok(Victim { position, name, leads, shards, shard_count: directory.shard_count })
-    }
-
-    /// Waits until the victim's engine holds rows, and so do workers on its shards.
-    async fn wait_until_it_works(&mut self, victim: &Victim) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let in_engine = self.ledger.in_hand(is_engine_of(&victim.name)).len();
-            let in_workers = victim.on_its_shards(&self.ledger.in_hand(is_worker));
-            if in_engine >= HELD_MIN && in_workers >= HELD_MIN {
-                return Ok(());
-            }
-            self.look_again(deadline, "the node to be killed to have work in hand").await?;
-        }
     }
 
     async fn follow(&mut self, victim: &Victim, kill: &Kill) -> anyhow::Result<Steps> {
@@ -156,7 +175,7 @@ impl Demo {
             down: self.watch.sighted(kill.at, down).first().map(|(at, ())| *at),
             elected: self.watch.sighted(kill.at, elected).into_iter().next(),
             adopted,
-            redelivered: self.ledger.first_again(&kill.held_by_engine, &kill.node, kill.at),
+            redelivered: self.ledger.again(&kill.held, &kill.dead, kill.at).into_iter().next(),
         }
     }
 
@@ -226,8 +245,8 @@ impl Demo {
 }
 
 impl Victim {
-    fn on_its_shards(&self, rows: &[DispatchKey]) -> usize {
-        rows.iter().filter(|key| self.shards.contains(&ShardId::of(&key.workflow, self.shard_count))).count()
+    fn owns(&self, key: &DispatchKey) -> bool {
+        self.shards.contains(&ShardId::of(&key.workflow, self.shard_count))
     }
 }
 
@@ -253,6 +272,6 @@ impl Steps {
 }
 
 /// Milliseconds, to a tenth: more than that is noise.
-fn ms(duration: Duration) -> f64 {
+pub(crate) fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }

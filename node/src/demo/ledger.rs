@@ -1,8 +1,8 @@
 //! What really happened, as the demo itself saw it: every execution that began, and every write that
 //! was acknowledged. At the end the cluster's histories are held against this book.
 //!
-//! Engines report through their standard output (see [`Line`]), workers live in this process. The book
-//! counts executions where they happen, because a store cannot be asked how often it was wrong.
+//! Engines and workers report through their standard output (see [`Line`]). The book counts executions where
+//! they happen, because a store cannot be asked how often it was wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use holdfast_machine::{ClaimToken, DispatchKey, NodeName, WorkflowId};
 use serde::{Deserialize, Serialize};
 
-/// One line that an engine writes to its standard output. A pipe keeps what was written before a
+/// One line that a process writes to its standard output. A pipe keeps what was written before a
 /// SIGKILL, so an execution that began is always counted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
@@ -24,12 +24,19 @@ pub(crate) enum Line {
 }
 
 /// Who executes a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Executor {
     /// The engine inside this node's process.
     Engine(NodeName),
     /// A worker by number; it lives in a process of its own and outlives the node it is attached to.
     Worker(usize),
+}
+
+impl Executor {
+    /// True if it is a worker.
+    pub fn is_worker(&self) -> bool {
+        matches!(self, Self::Worker(_))
+    }
 }
 
 impl fmt::Display for Executor {
@@ -64,10 +71,10 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// True if it began after `node` was killed. What that node itself had begun does not count, although
-    /// its line may have come through the pipe a moment later.
-    pub fn began_after_death_of(&self, node: &NodeName, killed_at: Instant) -> bool {
-        let is_its_own = self.outcome == Outcome::Killed && self.by == Executor::Engine(node.clone());
+    /// True if it began after `dead` was killed. What the dead itself had begun does not count, although its
+    /// line may have come through the pipe a moment later.
+    pub fn began_after_death_of(&self, dead: &Executor, killed_at: Instant) -> bool {
+        let is_its_own = self.outcome == Outcome::Killed && self.by == *dead;
         self.began > killed_at && !is_its_own
     }
 }
@@ -83,7 +90,7 @@ struct Books {
 }
 
 impl Ledger {
-    /// A workflow's first commit was acknowledged.
+    /// The start of a workflow was acknowledged.
     pub fn staged(&self, workflow: WorkflowId) {
         self.books().staged.insert(workflow);
     }
@@ -93,33 +100,39 @@ impl Ledger {
         self.books().staged.len() as u64
     }
 
-    /// An execution begins now.
-    pub fn began(&self, by: Executor, key: DispatchKey, token: ClaimToken) {
-        let execution = Execution { token, by, began: Instant::now(), outcome: Outcome::Running };
-        self.books().executions.entry(key).or_default().push(execution);
-    }
-
-    /// An execution ended.
-    pub fn ended(&self, key: &DispatchKey, token: ClaimToken, outcome: Outcome) {
+    /// Enters what a process wrote.
+    pub fn enter(&self, by: &Executor, line: Line) {
         let mut books = self.books();
-        let executions = books.executions.get_mut(key).into_iter().flatten();
-        for execution in executions.filter(|execution| execution.token == token) {
-            execution.outcome = outcome;
-        }
-    }
-
-    /// Enters what an engine wrote.
-    pub fn enter(&self, node: &NodeName, line: Line) {
         match line {
-            Line::Began { key, token } => self.began(Executor::Engine(node.clone()), key, token),
+            Line::Began { key, token } => {
+                let (by, began) = (by.clone(), Instant::now());
+                let execution = Execution { token, by, began, outcome: Outcome::Running };
+                books.executions.entry(key).or_default().push(execution);
+            }
             Line::Ended { key, token, seq } => {
                 let outcome = seq.map_or(Outcome::Absorbed, |seq| Outcome::Acknowledged { seq });
-                self.ended(&key, token, outcome);
+                let executions = books.executions.get_mut(&key).into_iter().flatten();
+                for execution in executions.filter(|execution| execution.token == token) {
+                    execution.outcome = outcome;
+                }
             }
         }
     }
 
-    /// Rows that this executor is working on.
+    /// How many rows have an outcome, as far as their executors know.
+    pub fn rows_done(&self) -> u64 {
+        let is_done = |execution: &Execution| matches!(execution.outcome, Outcome::Acknowledged { .. });
+        self.books().executions.values().filter(|executions| executions.iter().any(is_done)).count() as u64
+    }
+
+    /// Who is working on this row.
+    pub fn holder(&self, key: &DispatchKey) -> Option<Executor> {
+        let books = self.books();
+        let running = |execution: &&Execution| execution.outcome == Outcome::Running;
+        books.executions.get(key)?.iter().find(running).map(|execution| execution.by.clone())
+    }
+
+    /// Rows that such executors are working on.
     pub fn in_hand(&self, by: impl Fn(&Executor) -> bool) -> Vec<DispatchKey> {
         let books = self.books();
         let works = |execution: &Execution| execution.outcome == Outcome::Running && by(&execution.by);
@@ -127,13 +140,12 @@ impl Ledger {
         rows.map(|(key, _)| key.clone()).collect()
     }
 
-    /// The engine of `node` is dead: its executions end here. Returns their rows.
-    pub fn killed(&self, node: &NodeName) -> Vec<DispatchKey> {
-        let engine = Executor::Engine(node.clone());
+    /// The process of `dead` was killed: its executions end here. Returns their rows.
+    pub fn killed(&self, dead: &Executor) -> Vec<DispatchKey> {
         let mut rows = Vec::new();
         for (key, executions) in &mut self.books().executions {
             for execution in executions.iter_mut() {
-                if execution.by == engine && execution.outcome == Outcome::Running {
+                if execution.by == *dead && execution.outcome == Outcome::Running {
                     execution.outcome = Outcome::Killed;
                     rows.push(key.clone());
                 }
@@ -142,19 +154,24 @@ impl Ledger {
         rows
     }
 
-    /// The first of these rows that was executed again after the death of `node`.
-    pub fn first_again(
-        &self,
-        rows: &[DispatchKey],
-        node: &NodeName,
-        killed_at: Instant,
-    ) -> Option<(DispatchKey, Execution)> {
+    /// How many executions of such rows began after this moment.
+    pub fn began_since(&self, since: Instant, rows: impl Fn(&DispatchKey) -> bool) -> usize {
         let books = self.books();
-        let executions = rows.iter().filter_map(|key| Some((key, books.executions.get(key)?)));
-        let executions = executions.flat_map(|(key, all)| all.iter().map(move |execution| (key, execution)));
-        let again = executions.filter(|(_, execution)| execution.began_after_death_of(node, killed_at));
-        let first = again.min_by_key(|(_, execution)| execution.began);
-        first.map(|(key, execution)| (key.clone(), execution.clone()))
+        let executions = books.executions.iter().filter(|(key, _)| rows(key)).flat_map(|(_, executions)| executions);
+        executions.filter(|execution| execution.began > since).count()
+    }
+
+    /// The first execution of each of these rows after the death of `dead`, in the order in which they began.
+    pub fn again(&self, rows: &[DispatchKey], dead: &Executor, killed_at: Instant) -> Vec<(DispatchKey, Execution)> {
+        let books = self.books();
+        let again = rows.iter().filter_map(|key| {
+            let mut executions = books.executions.get(key)?.iter();
+            let first = executions.find(|execution| execution.began_after_death_of(dead, killed_at))?;
+            Some((key.clone(), first.clone()))
+        });
+        let mut again: Vec<_> = again.collect();
+        again.sort_by_key(|(_, execution)| execution.began);
+        again
     }
 
     /// Everything at once, for the audit.
@@ -182,7 +199,8 @@ mod tests {
     #[test]
     fn rows_of_a_killed_engine_are_those_it_had_begun_and_not_ended() {
         let ledger = Ledger::default();
-        let (a, b) = (NodeName::new("node-a").unwrap(), NodeName::new("node-b").unwrap());
+        let engine = |node| Executor::Engine(NodeName::new(node).unwrap());
+        let (a, b) = (engine("node-a"), engine("node-b"));
         let token = |number| ClaimToken { index: 1, number };
         // The kill came before the lines were read.
         let killed_at = Instant::now();
@@ -190,14 +208,16 @@ mod tests {
         ledger.enter(&a, Line::Began { key: row(2), token: token(2) });
         ledger.enter(&b, Line::Began { key: row(3), token: token(3) });
         ledger.enter(&a, Line::Ended { key: row(1), token: token(1), seq: Some(4) });
-        ledger.began(Executor::Worker(0), row(4), token(4));
+        ledger.enter(&Executor::Worker(1), Line::Began { key: row(4), token: token(4) });
 
         assert_eq!(ledger.killed(&a), [row(2)]);
         assert_eq!(ledger.killed(&a), []);
-        assert!(ledger.first_again(&[row(2)], &a, killed_at).is_none());
+        assert!(ledger.again(&[row(2)], &a, killed_at).is_empty());
         ledger.enter(&b, Line::Began { key: row(2), token: token(5) });
-        let (again, execution) = ledger.first_again(&[row(2)], &a, killed_at).unwrap();
-        assert_eq!((again, execution.by), (row(2), Executor::Engine(b.clone())));
-        assert_eq!(ledger.in_hand(|by| *by == Executor::Engine(b.clone())), [row(2), row(3)]);
+        let (again, execution) = ledger.again(&[row(2)], &a, killed_at).remove(0);
+        assert_eq!((again, execution.by), (row(2), b.clone()));
+        assert_eq!(ledger.in_hand(|by| *by == b), [row(2), row(3)]);
+        assert_eq!(ledger.holder(&row(2)), Some(b));
+        assert_eq!(ledger.holder(&row(1)), None);
     }
 }

@@ -1,23 +1,15 @@
-//! Three nodes as processes of their own, with configuration files, data directories and logs in the
-//! demo's folder.
-//!
-//! A node's standard input is a pipe that this process holds: when it closes, for whatever reason, the
-//! node stops. Its standard output carries the lines of its engine, its standard error goes to a file.
+//! Three nodes as processes of their own, with configuration files, data directories and logs in the demo's folder.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use holdfast_machine::NodeName;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
-use super::ledger::{Ledger, Line};
+use super::ledger::{Executor, Ledger};
+use super::process::Process;
 
 /// How many nodes the demo has.
 pub(crate) const NODES: usize = 3;
@@ -25,8 +17,6 @@ pub(crate) const NODES: usize = 3;
 const SHARDS: u32 = 32;
 /// Where ports are looked for.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// How long a node may take to stop at the end.
-const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// The nodes. Dropping them ends their processes.
 #[derive(Debug)]
@@ -42,12 +32,6 @@ struct Node {
     config: PathBuf,
     log: PathBuf,
     process: Option<Process>,
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    lines: JoinHandle<()>,
 }
 
 impl Nodes {
@@ -89,19 +73,9 @@ impl Nodes {
     /// When the process cannot be started.
     pub fn start(&mut self, position: usize) -> anyhow::Result<()> {
         let node = &mut self.nodes[position];
-        let log = File::options().create(true).append(true).open(&node.log)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("demo-node").arg("--config").arg(&node.config);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
-        // Ctrl-C on the terminal is for the demo alone; it ends its nodes itself.
-        command.process_group(0).kill_on_drop(true);
-        for (key, _) in std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("HOLDFAST_")) {
-            command.env_remove(key);
-        }
-        let mut child = command.spawn().with_context(|| format!("{} cannot be started", node.name))?;
-        let stdout = child.stdout.take().context("the node's output is not a pipe")?;
-        let lines = tokio::spawn(read_lines(stdout, node.name.clone(), self.ledger.clone()));
-        node.process = Some(Process { child, lines });
+        let arguments = ["demo-node".to_owned(), "--config".to_owned(), node.config.display().to_string()];
+        let by = Executor::Engine(node.name.clone());
+        node.process = Some(Process::start(&arguments, by, &node.log, &self.ledger)?);
         Ok(())
     }
 
@@ -112,12 +86,7 @@ impl Nodes {
     /// When the node is not running.
     pub async fn kill(&mut self, position: usize) -> anyhow::Result<Instant> {
         let node = &mut self.nodes[position];
-        let mut process = node.process.take().with_context(|| format!("{} is not running", node.name))?;
-        let killed_at = Instant::now();
-        process.child.start_kill()?;
-        process.child.wait().await?;
-        process.lines.await?;
-        Ok(killed_at)
+        node.process.take().with_context(|| format!("{} is not running", node.name))?.kill().await
     }
 
     /// Fails if a node has ended by itself.
@@ -126,9 +95,8 @@ impl Nodes {
     /// Names the node and its log.
     pub fn check(&mut self) -> anyhow::Result<()> {
         for node in &mut self.nodes {
-            let Some(process) = &mut node.process else { continue };
-            if let Some(status) = process.child.try_wait()? {
-                bail!("{} stopped by itself ({status}); its log is {}", node.name, node.log.display());
+            if let Some(process) = &mut node.process {
+                process.check().with_context(|| format!("{}, whose log is {}", node.name, node.log.display()))?;
             }
         }
         Ok(())
@@ -136,26 +104,10 @@ impl Nodes {
 
     /// Stops all nodes in good order, and those that do not stop in time by SIGKILL.
     pub async fn stop(&mut self) {
-        for node in &mut self.nodes {
-            if let Some(process) = &mut node.process {
-                drop(process.child.stdin.take());
-            }
-        }
-        for node in &mut self.nodes {
-            if let Some(mut process) = node.process.take() {
-                // Dropping the process below ends it if it is still there.
-                let _ = timeout(STOP_WITHIN, process.child.wait()).await;
-            }
-        }
-    }
-}
-
-async fn read_lines(stdout: ChildStdout, node: NodeName, ledger: Ledger) {
-    let mut lines = BufReader::new(stdout).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        // The last line of a killed process may be cut off.
-        if let Ok(line) = serde_json::from_str::<Line>(&line) {
-            ledger.enter(&node, line);
+        let mut processes: Vec<Process> = self.nodes.iter_mut().filter_map(|node| node.process.take()).collect();
+        processes.iter_mut().for_each(Process::tell_to_stop);
+        for process in processes {
+            process.stopped().await;
         }
     }
 }

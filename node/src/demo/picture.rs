@@ -41,18 +41,14 @@ pub(crate) enum Standing {
     Leader,
 }
 
-/// The rows staged so far.
+/// The rows of all workflows that were started.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RowsPicture {
-    pub staged: u64,
+    /// All that there will be; a workflow's second wave is not there at first.
+    pub all: u64,
     pub pending: u64,
     pub claimed: u64,
-}
-
-impl RowsPicture {
-    fn done(self) -> u64 {
-        self.staged.saturating_sub(self.pending + self.claimed)
-    }
+    pub done: u64,
 }
 
 impl Picture {
@@ -84,13 +80,12 @@ impl Picture {
     }
 
     fn draw_rows(&self, text: &mut String) {
-        let RowsPicture { staged, pending, claimed } = self.rows;
-        let done = self.rows.done();
-        let share = |part: u64| usize::try_from(part * BAR_WIDTH / staged.max(1)).unwrap_or(0);
+        let RowsPicture { all, pending, claimed, done } = self.rows;
+        let share = |part: u64| usize::try_from(part * BAR_WIDTH / all.max(1)).unwrap_or(0);
         let (full, half) = (share(done), share(claimed));
         let empty = usize::try_from(BAR_WIDTH).unwrap_or(0).saturating_sub(full + half);
         let bar = format!("{}{}{}", "█".repeat(full), "▒".repeat(half), "░".repeat(empty));
-        let _ = write!(text, "  rows    {bar} pending {pending}, claimed {claimed}, done {done} of {staged}");
+        let _ = write!(text, "  rows    {bar} pending {pending}, claimed {claimed}, done {done} of {all}");
     }
 }
 
@@ -114,12 +109,12 @@ mod tests {
         let picture = Picture {
             nodes: vec![node("node-a", Standing::Leader), node("node-b", Standing::Gone)],
             owners: vec![Some(0), Some(1), None, Some(0)],
-            rows: RowsPicture { staged: 10, pending: 2, claimed: 3 },
+            rows: RowsPicture { all: 10, pending: 2, claimed: 3, done: 4 },
         };
         let drawn = picture.draw(false);
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(lines[0], "  node-a  leader    ■··■   2 shards  applied 42");
         assert_eq!(lines[1], "  node-b  gone      ·■··   1 shards  applied -");
-        assert!(lines[2].ends_with("pending 2, claimed 3, done 5 of 10"), "{}", lines[2]);
+        assert!(lines[2].ends_with("pending 2, claimed 3, done 4 of 10"), "{}", lines[2]);
     }
 }

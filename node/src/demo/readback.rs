@@ -1,15 +1,16 @@
 //! The end of the demo: waiting for the last outcome, and reading everything back from every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use holdfast_client::{Client, ReadMode};
-use holdfast_machine::{HistoryEvent, WorkflowId};
+use holdfast_machine::{ClusterEvent, DispatchKey, HistoryEvent, NodeName, RowStatus, WorkflowId};
 use tokio::time::sleep;
 
 use super::audit::{Evidence, Histories, Kill};
+use super::ledger::Executor;
 use super::report::Report;
 use super::story::Demo;
 
@@ -44,21 +45,40 @@ impl Demo {
         Ok(())
     }
 
-    /// Reads every history back from each node on its own and judges what was found.
+    /// Reads every history and every row back from each node on its own and judges what was found.
     ///
     /// # Errors
     /// When a node does not answer.
     pub async fn reckon(&mut self, kills: Vec<Kill>) -> anyhow::Result<Report> {
         let cluster = self.client.cluster().await?.value;
         let (staged, executions) = self.ledger.close();
-        let mut histories = BTreeMap::new();
+        let (mut histories, mut rows_not_done) = (BTreeMap::new(), BTreeMap::new());
         for (name, client) in self.names_of_nodes.iter().zip(self.watch.clients()) {
             let read = stream::iter(&staged).map(|workflow| read_history(client, workflow, cluster.committed));
             let read: Result<Histories, _> = read.buffer_unordered(AT_A_TIME).try_collect().await;
             histories.insert(name.clone(), read.with_context(|| format!("{name} could not be read"))?);
+            let not_done = count_not_done(client, &staged, self.activities).await;
+            rows_not_done
+                .insert(name.clone(), not_done.with_context(|| format!("{name} could not be asked for rows"))?);
         }
-        let activities = self.activities;
-        let evidence = Evidence { activities, shard_count: cluster.shard_count, staged, executions, histories, kills };
+        let (activities, shard_count) = (self.activities, cluster.shard_count);
+        let adopted = self.watch.sighted(self.began, |event| match event {
+            ClusterEvent::ShardAdopted { shard, .. } => Some(*shard),
+            _ => None,
+        });
+        let adopted = adopted.into_iter().map(|(_, shard)| shard).collect();
+        let taken_for_dead = self.taken_for_dead(&kills);
+        let evidence = Evidence {
+            activities,
+            shard_count,
+            staged,
+            executions,
+            histories,
+            rows_not_done,
+            kills,
+            adopted,
+            taken_for_dead,
+        };
         let mut report = evidence.judge();
         let (equal, said) = self.compare_hashes().await?;
         report.state_hashes_equal = equal;
@@ -67,6 +87,18 @@ impl Demo {
         }
         self.screen.step(format!("             state hashes: {said}"));
         Ok(report)
+    }
+
+    /// Nodes that were committed as down and had not been killed.
+    fn taken_for_dead(&self, kills: &[Kill]) -> BTreeSet<NodeName> {
+        let down = self.watch.sighted(self.began, |event| match event {
+            ClusterEvent::PeerDown { node, .. } => Some(node.clone()),
+            _ => None,
+        });
+        let was_dead = |at: Instant, node: &NodeName| {
+            kills.iter().any(|kill| kill.dead == Executor::Engine(node.clone()) && at > kill.at && at < kill.back)
+        };
+        down.into_iter().filter(|(at, node)| !was_dead(*at, node)).map(|(_, node)| node).collect()
     }
 
     /// The state hashes of all nodes at one applied index.
@@ -103,4 +135,16 @@ async fn read_history(
             return Ok((workflow.clone(), history));
         }
     }
+}
+
+/// How many rows this node does not have as done. It has applied all that there is.
+async fn count_not_done(client: &Client, workflows: &BTreeSet<WorkflowId>, activities: u64) -> anyhow::Result<u64> {
+    let keys = workflows
+        .iter()
+        .flat_map(|workflow| (1..=activities).map(|ordinal| DispatchKey { workflow: workflow.clone(), ordinal }));
+    let asked = stream::iter(keys).map(|key| async move {
+        let row = client.row(&key, ReadMode::Stale).await?.value.row;
+        anyhow::Ok(u64::from(row.status != RowStatus::Done))
+    });
+    asked.buffer_unordered(AT_A_TIME).try_fold(0, |sum, not_done| async move { Ok(sum + not_done) }).await
 }

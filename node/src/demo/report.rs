@@ -2,6 +2,7 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Table};
+use holdfast_machine::NodeName;
 use serde::Serialize;
 
 /// The time of one step after one kill.
@@ -26,7 +27,9 @@ pub(crate) struct Report {
     pub executions: u64,
     /// Rows that the killed nodes themselves held and that were executed again.
     pub redelivered: u64,
-    /// Rows that workers held at a kill.
+    /// Rows that the killed worker held and that others executed.
+    pub given_on: u64,
+    /// Rows that living workers held at a kill.
     pub held_by_workers: u64,
     /// Those of them that were executed again; must be 0.
     pub held_by_workers_repeated: u64,
@@ -40,6 +43,10 @@ pub(crate) struct Report {
     pub missing_terminals: u64,
     /// Ordinals without exactly one ActivityScheduled; must be 0.
     pub wrongly_scheduled: u64,
+    /// Workflows without exactly one WorkflowStarted; must be 0.
+    pub wrongly_started: u64,
+    /// Rows that some node does not have as done; must be 0.
+    pub rows_not_done: u64,
     /// Writes that were acknowledged.
     pub acked: u64,
     /// Acknowledged writes that some node does not have; must be 0.
@@ -54,6 +61,10 @@ pub(crate) struct Report {
     pub kill_to_redelivered_ms: Vec<AfterKill>,
     /// Restart to caught up and committed as up again.
     pub restart_to_caught_up_ms: Vec<AfterKill>,
+    /// Nodes that the others took for dead although they lived, on a machine that is too busy.
+    pub taken_for_dead: Vec<NodeName>,
+    /// Kill of a worker to the first of its rows executed by another one.
+    pub worker_kill_to_given_on_ms: f64,
     /// True if all nodes had the same state hash at the same applied index.
     pub state_hashes_equal: bool,
     /// The whole demo.
@@ -78,19 +89,17 @@ impl Report {
         let mut table = Table::new();
         table.load_preset(UTF8_FULL_CONDENSED).set_header(["promise", "expected", "found", ""]);
         let equal = if self.state_hashes_equal { "equal" } else { "different" };
-        let checks: [(&str, String, String, bool); 9] = [
+        let checks: [(&str, String, String, bool); 12] = [
             exactly("workflows completed", self.workflows, self.workflows_completed),
+            exactly("workflows not started exactly once", 0, self.wrongly_started),
             exactly("ordinals with more than one outcome", 0, self.duplicate_terminals),
             exactly("ordinals without an outcome", 0, self.missing_terminals),
             exactly("ordinals not scheduled exactly once", 0, self.wrongly_scheduled),
+            exactly("rows not done", 0, self.rows_not_done),
             exactly("acknowledged writes lost", 0, self.acked_lost),
-            (
-                "rows of killed nodes executed again",
-                "some".to_owned(),
-                self.redelivered.to_string(),
-                self.redelivered > 0,
-            ),
-            exactly("rows held by workers executed again", 0, self.held_by_workers_repeated),
+            some("rows of killed nodes executed again", self.redelivered),
+            some("rows of a killed worker executed by others", self.given_on),
+            exactly("rows of living workers executed again", 0, self.held_by_workers_repeated),
             exactly("rows of untouched workflows executed again", 0, self.untouched_repeated),
             ("state hashes of all nodes", "equal".to_owned(), equal.to_owned(), self.state_hashes_equal),
         ];
@@ -125,6 +134,10 @@ impl Report {
 
 fn exactly(promise: &'static str, expected: u64, found: u64) -> (&'static str, String, String, bool) {
     (promise, expected.to_string(), found.to_string(), expected == found)
+}
+
+fn some(promise: &'static str, found: u64) -> (&'static str, String, String, bool) {
+    (promise, "some".to_owned(), found.to_string(), found > 0)
 }
 
 fn right_align(table: &mut Table, columns: &[usize]) {

@@ -12,11 +12,11 @@ use tempfile::TempDir;
 use super::failover::Failover;
 use super::ledger::Ledger;
 use super::nodes::Nodes;
-use super::plan::{Names, workflow_ids};
+use super::plan::workflow_ids;
 use super::report::Report;
 use super::screen::Screen;
-use super::stage::stage;
 use super::watch::{Watch, is_up};
+use super::worker_death::WorkerDeath;
 use super::workers::Workers;
 
 /// How long the nodes may take to form a cluster.
@@ -25,7 +25,7 @@ const FORMED_WITHIN: Duration = Duration::from_secs(30);
 /// What the demo may be told.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
-    /// How many workflows are staged, half of them before each kill.
+    /// How many workflows are staged, half of them before the kill of each node.
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u64).range(12..=1_000))]
     workflows: u64,
     /// How many activities each has, one half for the engines, the other for the workers.
@@ -49,10 +49,11 @@ pub(crate) struct Demo {
     pub client: Client,
     pub watch: Watch,
     pub ledger: Ledger,
-    pub names: Names,
     pub screen: Arc<Screen>,
+    pub folder: PathBuf,
     pub activities: u64,
-    next_workflow: u64,
+    pub next_workflow: u64,
+    pub began: Instant,
 }
 
 /// Runs the demo and prints its result. Succeeds if every promise was kept.
@@ -66,7 +67,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let result = tokio::select! {
         result = story(&args, &folder, &screen) => result,
         _ = tokio::signal::ctrl_c() => {
-            bail!("interrupted; all nodes are ended")
+            bail!("interrupted; all nodes and workers are ended")
         }
     };
     screen.clear();
@@ -86,7 +87,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
 }
 
 async fn story(args: &DemoArgs, folder: &TempDir, screen: &Arc<Screen>) -> anyhow::Result<Report> {
-    screen.chapter("Three nodes, each a process with an engine inside, and workers attached to them");
+    screen.chapter("Three nodes, each a process with an engine inside, and workers, processes of their own");
     let mut demo = Demo::start(args, folder.path().to_path_buf(), Arc::clone(screen)).await?;
 
     screen.chapter("Work on all shards, and an owner that follows is killed in the middle of it");
@@ -97,15 +98,21 @@ async fn story(args: &DemoArgs, folder: &TempDir, screen: &Arc<Screen>) -> anyho
     demo.stage(args.workflows - args.workflows / 2).await?;
     let leader = demo.fail_over(true).await?;
 
+    screen.chapter("A worker is killed with rows in its hands");
+    let worker = demo.lose_worker().await?;
+
     screen.chapter("The rest of the work, and the reckoning");
     demo.drain().await?;
-    let mut report = demo.reckon(vec![follower.kill.clone(), leader.kill.clone()]).await?;
-    add_times(&mut report, [follower, leader]);
+    let kills = [&follower.kill, &leader.kill, &worker.kill].map(Clone::clone);
+    let mut report = demo.reckon(kills.to_vec()).await?;
+    add_times(&mut report, [follower, leader], &worker);
+    demo.workers.stop().await;
     demo.nodes.stop().await;
     Ok(report)
 }
 
-fn add_times(report: &mut Report, failovers: [Failover; 2]) {
+fn add_times(report: &mut Report, failovers: [Failover; 2], worker: &WorkerDeath) {
+    report.worker_kill_to_given_on_ms = worker.to_given_on_ms;
     for failover in failovers {
         report.adoptions += failover.adoptions;
         report.kill_to_down_ms.push(failover.to_down);
@@ -123,6 +130,11 @@ fn print(args: &DemoArgs, screen: &Screen, report: &Report) -> anyhow::Result<()
     if !report.kill_to_down_ms.is_empty() {
         screen.step(format!("\n{}\n{}", report.table(), report.times()));
     }
+    for node in &report.taken_for_dead {
+        screen.step(format!(
+            "{node} was taken for dead although it lived: this machine is busy. It was adopted like the others."
+        ));
+    }
     for problem in &report.problems {
         screen.step(format!("BROKEN: {problem}"));
     }
@@ -136,7 +148,7 @@ fn print(args: &DemoArgs, screen: &Screen, report: &Report) -> anyhow::Result<()
 
 impl Demo {
     async fn start(args: &DemoArgs, folder: PathBuf, screen: Arc<Screen>) -> anyhow::Result<Self> {
-        let (ledger, names) = (Ledger::default(), Names::new()?);
+        let ledger = Ledger::default();
         let mut nodes = Nodes::prepare(&folder, ledger.clone())?;
         let began = Instant::now();
         let (names_of_nodes, urls) = (nodes.names(), nodes.urls());
@@ -148,10 +160,21 @@ impl Demo {
             watch.draw(Arc::clone(&screen), ledger.clone(), args.activities);
         }
         let client = Client::new(&urls)?;
-        let workers = Workers::start(&urls, &names, &ledger)?;
+        let workers = Workers::start(&urls, &folder, &ledger)?;
         let activities = args.activities;
-        let mut demo =
-            Self { nodes, names_of_nodes, workers, client, watch, ledger, names, screen, activities, next_workflow: 1 };
+        let mut demo = Self {
+            nodes,
+            names_of_nodes,
+            workers,
+            client,
+            watch,
+            ledger,
+            screen,
+            folder,
+            activities,
+            next_workflow: 1,
+            began,
+        };
         demo.wait_until_formed().await?;
         demo.screen.step(format!(
             "  {:>6.0} ms  until all nodes were up and all shards had owners",
@@ -191,11 +214,12 @@ impl Demo {
         }
         let ids = workflow_ids(&mut self.next_workflow, usize::try_from(workflows)?, &directory.shards);
         let began = Instant::now();
-        stage(&self.client, &self.names, &self.ledger, ids, self.activities).await?;
-        let rows = workflows * self.activities;
+        self.start_all(ids).await?;
+        let activities = self.activities;
         let took = began.elapsed().as_secs_f64() * 1e3;
-        self.screen
-            .step(format!("  {took:>6.0} ms  to stage {workflows} workflows with {rows} activities, one commit each"));
+        self.screen.step(format!(
+            "  {took:>6.0} ms  to start {workflows} workflows, each of {activities} activities in two waves"
+        ));
         Ok(())
     }
 }

@@ -125,8 +125,8 @@ async fn picture(names: &[NodeName], clients: &[Client], ledger: &Ledger, activi
         standing: standing(name, own.as_ref(), view),
         applied: own.as_ref().map(|own| own.applied),
     });
-    let staged = ledger.workflows_staged() * activities;
-    let rows = RowsPicture { staged, pending: view.rows.pending, claimed: view.rows.claimed };
+    let (all, done) = (ledger.workflows_staged() * activities, ledger.rows_done());
+    let rows = RowsPicture { all, pending: view.rows.pending, claimed: view.rows.claimed, done };
     Picture { nodes: nodes.collect(), owners, rows }
 }
 

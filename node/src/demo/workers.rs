@@ -1,154 +1,75 @@
-//! Workers: programs that execute activities, each attached to one node by HTTP.
-//!
-//! They hold their rows by plain leases and keep them alive with heartbeats. When the node that a worker
-//! is attached to dies, the worker goes on at another one, with the same rows under the same tokens:
-//! nothing that a worker is doing is done twice because a storage node died.
+//! Workers: programs of their own that execute activities. Each is attached to one node, the first of its list, and
+//! goes on at the next one when that node dies.
 
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Context as _;
-use holdfast_client::{ClaimCall, ClaimHolder, Client, ClientError, Delivery, Write};
-use holdfast_machine::{Claimant, NodeName, Payload, Reject, Scope};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
-use super::ledger::{Executor, Ledger, Outcome};
-use super::plan::{ActivityResult, Names, worker_work};
+use super::ledger::{Executor, Ledger};
+use super::process::Process;
 
 /// How many workers there are; worker number n is attached to node n modulo the number of nodes.
 const WORKERS: usize = 6;
-/// How many rows a worker executes at a time.
-const CAPACITY: usize = 3;
-/// How long a lease lasts without a heartbeat: far longer than a failover.
-const LEASE_MS: u64 = 10_000;
-/// Between two heartbeats of one execution.
-const HEARTBEAT: Duration = Duration::from_millis(250);
-/// How long a claim waits for work.
-const WAIT_MS: u64 = 1_000;
-/// Before a claim is repeated that no node could answer.
-const PAUSE: Duration = Duration::from_millis(50);
 
-/// Running workers. Dropping them ends them.
+/// Running workers. Dropping them ends their processes.
 #[derive(Debug)]
-pub(crate) struct Workers(JoinSet<anyhow::Result<()>>);
+pub(crate) struct Workers(Vec<Worker>);
+
+#[derive(Debug)]
+struct Worker {
+    number: usize,
+    log: PathBuf,
+    process: Process,
+}
 
 impl Workers {
     /// Starts the workers on the nodes at these URLs.
     ///
     /// # Errors
-    /// When a URL cannot be used.
-    pub fn start(urls: &[String], names: &Names, ledger: &Ledger) -> anyhow::Result<Self> {
-        let mut workers = JoinSet::new();
+    /// When a process cannot be started.
+    pub fn start(urls: &[String], folder: &Path, ledger: &Ledger) -> anyhow::Result<Self> {
+        let mut workers = Vec::with_capacity(WORKERS);
         for number in 1..=WORKERS {
+            let (by, log) = (Executor::Worker(number), folder.join(format!("worker-{number}.log")));
+            let mut arguments = vec!["demo-worker".to_owned(), "--name".to_owned(), by.to_string()];
             // Its own node comes first; the others are where it moves on to.
-            let mut nodes = urls.to_vec();
-            nodes.rotate_left(number % urls.len());
-            let worker = Worker {
-                number,
-                name: format!("worker-{number}"),
-                client: Client::new(nodes)?,
-                names: names.clone(),
-                ledger: ledger.clone(),
-            };
-            for _ in 0..CAPACITY {
-                workers.spawn(worker.clone().lane());
+            for position in 0..urls.len() {
+                arguments.extend(["--url".to_owned(), urls[(number + position) % urls.len()].clone()]);
             }
+            let process = Process::start(&arguments, by, &log, ledger)?;
+            workers.push(Worker { number, log, process });
         }
         Ok(Self(workers))
     }
 
-    /// Fails if a worker has given up.
+    /// Ends a worker with SIGKILL and returns when that was.
     ///
     /// # Errors
-    /// What the worker ran into.
+    /// When it is not running.
+    pub async fn kill(&mut self, number: usize) -> anyhow::Result<Instant> {
+        let position = self.0.iter().position(|worker| worker.number == number);
+        let worker = self.0.remove(position.with_context(|| format!("worker-{number} is not running"))?);
+        worker.process.kill().await
+    }
+
+    /// Fails if a worker has ended by itself.
+    ///
+    /// # Errors
+    /// Names the worker and its log.
     pub fn check(&mut self) -> anyhow::Result<()> {
-        match self.0.try_join_next() {
-            Some(ended) => ended.context("a worker panicked")?.context("a worker gave up"),
-            None => Ok(()),
+        for Worker { number, log, process } in &mut self.0 {
+            process.check().with_context(|| format!("worker-{number}, whose log is {}", log.display()))?;
         }
-    }
-}
-
-/// True if this executor is a worker.
-pub(crate) fn is_worker(by: &Executor) -> bool {
-    matches!(by, Executor::Worker(_))
-}
-
-/// True if this executor is the engine of that node.
-pub(crate) fn is_engine_of<'a>(node: &'a NodeName) -> impl Fn(&Executor) -> bool + 'a {
-    move |by| matches!(by, Executor::Engine(name) if name == node)
-}
-
-#[derive(Debug, Clone)]
-struct Worker {
-    number: usize,
-    name: String,
-    client: Client,
-    names: Names,
-    ledger: Ledger,
-}
-
-impl Worker {
-    /// Takes a row, executes it, and takes the next; a worker runs several of these.
-    async fn lane(self) -> anyhow::Result<()> {
-        loop {
-            for delivery in self.claim().await? {
-                self.ledger.began(Executor::Worker(self.number), delivery.key.clone(), delivery.token);
-                self.execute(delivery).await?;
-            }
-        }
-    }
-
-    async fn claim(&self) -> anyhow::Result<Vec<Delivery>> {
-        let call = ClaimCall {
-            scope: Scope {
-                namespace: self.names.namespace.clone(),
-                task_queue: self.names.worker_queue.clone(),
-                activity_types: Vec::new(),
-                node: None,
-            },
-            limit: 1,
-            holder: ClaimHolder::Lease { claimant: Claimant::new(&self.name)?, lease_ms: LEASE_MS },
-            hold: Vec::new(),
-            wait_ms: WAIT_MS,
-        };
-        match self.client.claim(call, Write::default()).await {
-            Ok(answer) => Ok(answer.value),
-            Err(error) if error.is_retryable() => {
-                sleep(PAUSE).await;
-                Ok(Vec::new())
-            }
-            Err(error) => Err(error).with_context(|| format!("{} could not claim", self.name)),
-        }
-    }
-
-    async fn execute(&self, delivery: Delivery) -> anyhow::Result<()> {
-        let Delivery { key, token, .. } = &delivery;
-        tokio::select! {
-            () = sleep(worker_work(key)) => {}
-            () = self.keep_alive(&delivery) => {}
-        }
-        let result = ActivityResult { token: *token, by: self.name.clone() };
-        let answer = self.client.complete(key, Some(*token), result.payload(), Write::default()).await;
-        let outcome = match answer {
-            Ok(answer) => answer.value.map_or(Outcome::Absorbed, |seq| Outcome::Acknowledged { seq }),
-            Err(ClientError::Reject(Reject::AlreadyTerminal { .. } | Reject::ClaimLost { .. })) => Outcome::Absorbed,
-            Err(error) => return Err(error).with_context(|| format!("{} could not complete {key}", self.name)),
-        };
-        self.ledger.ended(key, *token, outcome);
         Ok(())
     }
 
-    /// Extends the lease for ever. A heartbeat that is not answered is followed by the next one: the
-    /// lease outlives many of them.
-    async fn keep_alive(&self, delivery: &Delivery) {
-        loop {
-            sleep(HEARTBEAT).await;
-            let details = Payload::text("at work");
-            let beat = self.client.heartbeat(&delivery.key, delivery.token, LEASE_MS, details, Write::default());
-            if let Err(error) = beat.await {
-                tracing::debug!(key = %delivery.key, %error, "heartbeat");
-            }
+    /// Stops all workers in good order.
+    pub async fn stop(&mut self) {
+        let mut workers = std::mem::take(&mut self.0);
+        workers.iter_mut().for_each(|worker| worker.process.tell_to_stop());
+        for worker in workers {
+            worker.process.stopped().await;
         }
     }
 }
