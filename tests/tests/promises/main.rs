@@ -22,5 +22,6 @@ mod outbox;
 mod peers;
 mod quorum;
 mod sessions;
+mod timeouts;
 mod timers;
 mod workers;
