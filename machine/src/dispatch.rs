@@ -10,7 +10,8 @@
 //! 2. pools with newly due rows, or whose namespace has room again: rows in the order of claims, each to the session
 //!    that takes it and was given work longest ago.
 //!
-//! An entry gives so many rows and no more; if that cuts it short, the next one looks at all sessions that have room.
+//! An entry gives so many rows and no more, and none as long as it has left deadlines of rows behind; if that cuts it
+//! short, the next one looks at all sessions that have room.
 
 use std::collections::BTreeSet;
 
@@ -113,9 +114,7 @@ impl Apply<'_> {
         if std::mem::take(&mut self.state.meta.dispatch_cut) {
             self.stirred.sessions.extend(self.state.sessions.ready().cloned());
         }
-        let mut left = ROWS_GIVEN_PER_ENTRY_MAX;
-        let cut = self.serve_sessions(&mut left).and_then(|()| self.serve_pools(&mut left)).is_err();
-        self.state.meta.dispatch_cut = cut;
+        self.state.meta.dispatch_cut = self.give_rows().is_err();
         for session in std::mem::take(&mut self.stirred.given) {
             if let Some(turn) = self.state.sessions.turn(&session).cloned() {
                 self.state.put(keys::turn(&session), &turn);
@@ -125,6 +124,16 @@ impl Apply<'_> {
         for session in std::mem::take(&mut self.stirred.changed) {
             self.effects.push(Effect::SessionChanged { session });
         }
+    }
+
+    fn give_rows(&mut self) -> Result<(), Cut> {
+        // A row whose time is up waits for the entry that says so; it must not be begun meanwhile.
+        if self.state.sessions.anyone_ready() && self.state.index.overdue(self.now()).is_some() {
+            return Err(Cut);
+        }
+        let mut left = ROWS_GIVEN_PER_ENTRY_MAX;
+        self.serve_sessions(&mut left)?;
+        self.serve_pools(&mut left)
     }
 
     /// One row for each session with new room in a round, until they are full or find none.
@@ -193,7 +202,7 @@ impl Apply<'_> {
     }
 }
 
-/// The entry has given as many rows as it may, and there was one more to give.
+/// The entry has given as many rows as it may, and there may be more to give.
 struct Cut;
 
 #[cfg(test)]
@@ -346,6 +355,24 @@ mod tests {
         trial.machine = Machine::load(&trial.archive).unwrap();
         trial.ask(Command::Tick).unwrap();
         assert_eq!((trial.machine.row_counts().pending, trial.machine.next_dispatch_due()), (0, None));
+    }
+
+    #[test]
+    fn a_row_whose_time_is_up_is_given_to_nobody() {
+        let mut trial = Trial::new();
+        let most = crate::limits::DEADLINES_PASSED_PER_ENTRY_MAX as u64;
+        let timeouts = crate::Timeouts { schedule_to_start_ms: Some(10), ..Default::default() };
+        let row = |ordinal| crate::NewRow { timeouts: timeouts.clone(), ..new_row(ordinal) };
+        stage(&mut trial, "order-1", "default", (0..most + 2).map(row).collect());
+        trial.start("order-2", [1]);
+        trial.at += 10;
+        // This entry passes so many deadlines and no more.
+        trial.attach("s", worker(9));
+        assert_eq!((trial.held("s").len(), trial.machine.row_counts().pending), (0, 3));
+        assert_eq!(trial.machine.next_dispatch_due(), Some(Millis(trial.at)));
+        trial.machine = Machine::load(&trial.archive).unwrap();
+        trial.ask(Command::Tick).unwrap();
+        assert_eq!((trial.held("s"), trial.machine.next_dispatch_due()), (vec!["order-2:1".into()], None));
     }
 
     #[test]
