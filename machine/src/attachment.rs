@@ -40,9 +40,11 @@ impl Apply<'_> {
         let resumed = before.is_some();
         let (opened_at, attachment) =
             before.map_or((now, self.log_index), |session| (session.opened_at, session.attachment + 1));
+        // Another connection is no reason to take on more than was wanted.
+        let draining = before.is_some_and(|session| session.draining);
         let (identity, node) = (worker.identity.clone(), to.node.clone());
         let deadline = now.plus(worker.lease_ms);
-        let session = Session { worker, opened_at, deadline, attachment, attached: Some(to), draining: false };
+        let session = Session { worker, opened_at, deadline, attachment, attached: Some(to), draining };
         self.put_session(&id, session);
         self.stirred.sessions.insert(id.clone());
         self.stirred.changed.insert(id.clone());
@@ -326,6 +328,8 @@ mod tests {
         let token = token(&trial, "order-1:1");
         trial.complete(&id("order-1:1"), token).unwrap();
         assert_eq!(trial.held("s"), ["order-1:2"]);
+        let attachment = trial.attach("s", worker(2));
+        assert_eq!(trial.held("s"), ["order-1:2"], "another connection does not make it take more");
         let close = Command::Session { session: id("s"), change: SessionChange::Close { attachment } };
         let applied = trial.apply(vec![close.into()]);
         assert_eq!(applied.replies, [Ok(Reply::Session(SessionReply::Closed { rearmed: 1 }))]);

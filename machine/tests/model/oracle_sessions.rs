@@ -78,10 +78,11 @@ impl Oracle {
         let deadline = self.now.plus(worker.lease_ms);
         let before = self.sessions.iter().find(|(known, _)| known == id).map(|(_, session)| session.clone());
         let resumed = before.is_some();
+        let draining = before.as_ref().is_some_and(|was| was.draining);
         let (opened_at, attachment) = before.map_or((self.now, self.index), |was| (was.opened_at, was.attachment + 1));
         let (worker, attached) = (worker.clone(), Some(to.clone()));
         self.sessions.retain(|(known, _)| known != id);
-        let session = Session { worker, opened_at, deadline, attachment, attached, draining: false };
+        let session = Session { worker, opened_at, deadline, attachment, attached, draining };
         self.sessions.push((id.clone(), session));
         self.attached.push(id.clone());
         Ok(SessionReply::Attached { attachment, deadline, resumed })
