@@ -318,6 +318,10 @@ impl Attachment {
 
     /// What is to be said now, if there is something.
     fn message(&self, state: &mut State) -> Option<NodeMessage> {
+        // What became of rows that the worker brought along is the first thing to say, so that it knows when all is said.
+        if state.ended.is_none() && state.ready.is_empty() && state.compare {
+            self.look(state);
+        }
         if state.ended.is_none() && state.ready.is_empty() {
             if let Some(deadline) = state.extension.take() {
                 let number = state.number();

@@ -80,6 +80,12 @@ impl Served {
         self.client.complete(&row.key, Some(row.token), Payload::default(), Write::default()).await.unwrap();
     }
 
+    async fn append(&self, workflow: &str, kind: EventKind) {
+        let workflow = id(workflow);
+        let head = self.client.workflow(&workflow, ReadMode::Linearizable).await.unwrap().value.workflow.unwrap().head;
+        self.client.append(&workflow, head, vec![NewEvent::of(kind)], Write::default()).await.unwrap();
+    }
+
     fn attached(&self, name: &str) -> Option<Attached> {
         self.raft.view(|machine, _| machine.session(&session(name)).and_then(|session| session.attached.clone()))
     }
@@ -160,11 +166,7 @@ async fn a_pause_is_told_and_its_end_too() {
     let mut stream = attach(&served, "s", worker(9), Vec::new()).await;
     served.stage("w", [1]).await;
     let row = held(&delivered(&mut stream, 1).await[0]);
-    let append = async |kind| {
-        let head = served.client.workflow(&id("w"), ReadMode::Linearizable).await.unwrap().value.workflow.unwrap().head;
-        served.client.append(&id("w"), head, vec![NewEvent::of(kind)], Write::default()).await.unwrap();
-    };
-    append(EventKind::WorkflowPaused).await;
+    served.append("w", EventKind::WorkflowPaused).await;
     let NodeMessage::Paused { rows, .. } = next(&mut stream).await else { panic!() };
     assert_eq!(rows, std::slice::from_ref(&row));
     // Whoever attaches in the meantime is told as well: of what it brings along, and of what it is given again.
@@ -177,9 +179,30 @@ async fn a_pause_is_told_and_its_end_too() {
         assert_eq!(rows, std::slice::from_ref(&row));
         stream = other;
     }
-    append(EventKind::WorkflowResumed).await;
+    served.append("w", EventKind::WorkflowResumed).await;
     let NodeMessage::Resumed { rows, .. } = next(&mut stream).await else { panic!() };
     assert_eq!(rows, [row]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_became_of_rows_that_a_worker_brings_along_is_said_first() {
+    let served = serve().await;
+    let mut stream = attach(&served, "s", worker(9), Vec::new()).await;
+    for workflow in ["w", "x"] {
+        served.stage(workflow, [1]).await;
+    }
+    let rows = delivered(&mut stream, 2).await;
+    served.append("w", EventKind::WorkflowPaused).await;
+    assert!(matches!(next(&mut stream).await, NodeMessage::Paused { .. }));
+    drop(stream);
+    served.append("w", EventKind::WorkflowResumed).await;
+    served.append("x", EventKind::WorkflowPaused).await;
+    served.stage("y", [1]).await;
+    // Heartbeats that come at once do not change the order.
+    let mut stream = attach(&served, "s", worker(9), rows.iter().map(held).collect()).await;
+    stream.heartbeat(1).await.unwrap();
+    let NodeMessage::Paused { rows: paused, .. } = next(&mut stream).await else { panic!() };
+    assert_eq!(paused, rows.iter().filter(|row| row.key.workflow.as_str() == "x").map(held).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]

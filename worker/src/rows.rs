@@ -36,6 +36,8 @@ struct Row {
     key: DispatchKey,
     phase: Phase,
     standing: Standing,
+    /// It was paused when the last connection was lost, and the next one has not said yet whether it still is.
+    pause_is_old: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +71,12 @@ impl Rows {
         for token in older {
             self.cancel(token, Cancelled::Withdrawn(None));
         }
-        let row = Row { key: delivery.key.clone(), phase: Phase::Waiting, standing: Standing::default() };
+        let row = Row {
+            key: delivery.key.clone(),
+            phase: Phase::Waiting,
+            standing: Standing::default(),
+            pause_is_old: false,
+        };
         self.rows.insert(delivery.token, row);
         self.waiting.push_back(delivery);
         self.start_waiting();
@@ -103,9 +110,24 @@ impl Rows {
     /// A row's workflow was paused, or goes on.
     pub fn pause(&mut self, token: ClaimToken, paused: bool) {
         let Some(row) = self.rows.get_mut(&token) else { return };
+        row.pause_is_old = false;
         row.standing.paused = paused;
         if row.phase == Phase::Executing {
             self.steps.push(Step::Tell(token, row.standing));
+        }
+    }
+
+    /// A connection begins, which will say what is paused now.
+    pub fn doubt_pauses(&mut self) {
+        self.rows.values_mut().for_each(|row| row.pause_is_old = row.standing.paused);
+    }
+
+    /// The connection has said what is paused; the rest goes on.
+    pub fn settle_pauses(&mut self) {
+        let old = self.rows.iter().filter(|(_, row)| row.pause_is_old);
+        let old: Vec<ClaimToken> = old.map(|(token, _)| *token).collect();
+        for token in old {
+            self.pause(token, false);
         }
     }
 

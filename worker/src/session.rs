@@ -89,9 +89,14 @@ impl Session {
 
     /// The node says something.
     pub fn hear(&mut self, message: NodeMessage) -> Turn {
+        // What is to be said of the rows that were brought along is said before anything of these.
+        if let NodeMessage::Deliveries { .. } | NodeMessage::Extended { .. } | NodeMessage::Draining { .. } = message {
+            self.rows.settle_pauses();
+        }
         match message {
             NodeMessage::Attached { heartbeat_ms, resumed, .. } => {
                 self.heartbeat = Duration::from_millis(heartbeat_ms.max(1));
+                self.rows.doubt_pauses();
                 // The session that had the rows is gone, and this is another one under its name.
                 if !resumed {
                     self.rows.cancel_all(Cancelled::SessionOver);

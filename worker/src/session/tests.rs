@@ -173,3 +173,28 @@ fn a_worker_that_ends_opens_no_other_session() {
         assert!(matches!(session.hear(ended(reason)), Turn::Finished));
     }
 }
+
+#[test]
+fn a_pause_that_was_lifted_while_there_was_no_connection_is_over() {
+    let mut session = at_work();
+    let held = |index: u64| HeldRow { key: format!("w:{index}").parse().unwrap(), token: token(index) };
+    session.hear(NodeMessage::Paused { number: 3, rows: vec![held(1), held(2)] });
+    session.rows.take_steps();
+    session.hear(ended(Ended::StreamDead));
+    session.connecting();
+    session.hear(attached(1, true));
+    session.hear(NodeMessage::Paused { number: 2, rows: vec![held(2)] });
+    let paused = |session: &mut Session| -> Vec<(ClaimToken, bool)> {
+        let steps = session.rows.take_steps().into_iter();
+        let told = steps.map(|step| match step {
+            Step::Tell(token, standing) => (token, standing.paused),
+            Step::Start(..) => panic!("nothing was delivered"),
+        });
+        told.collect()
+    };
+    assert_eq!(paused(&mut session), [(token(2), true)], "nobody is woken before the node has said all");
+    session.hear(NodeMessage::Extended { number: 3, deadline: Millis(9) });
+    assert_eq!(paused(&mut session), [(token(1), false)]);
+    session.hear(NodeMessage::Extended { number: 4, deadline: Millis(9) });
+    assert_eq!(paused(&mut session), []);
+}
