@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use holdfast_client::wire::Explanation;
 use holdfast_machine::{
-    Archive, ArchiveResult, Census, DispatchKey, Machine, Millis, NoQuorum, NodeName, ParkedRoute, Route, RowReason,
-    ShardId, ShardReason, Vantage, WorkflowId, WorkflowReason,
+    Archive, ArchiveResult, Census, DispatchKey, Machine, Millis, NextTimeout, NoQuorum, NodeName, ParkedRoute, Route,
+    RowReason, ShardId, ShardReason, Vantage, WorkflowId, WorkflowReason,
 };
 use holdfast_raft::{ProposeError, Status};
 
@@ -41,7 +41,7 @@ impl FullDisk {
 
 /// How old claims are, by this node's clock.
 pub(crate) struct Claims {
-    /// How many have ended and hold all the same.
+    /// How many deadlines of rows and sessions have passed, and nothing has come of them.
     pub overdue: u64,
     /// How long ago the oldest one was made; nothing if there is none.
     pub oldest_age: Duration,
@@ -51,6 +51,7 @@ pub(crate) struct Claims {
 struct Said<R> {
     reason: R,
     census: Option<Census>,
+    timeout: Option<NextTimeout>,
     sentence: fn(&R, Millis) -> String,
     advice: fn(&R) -> String,
     outlook: fn(&R) -> holdfast_machine::Outlook,
@@ -67,7 +68,8 @@ impl Store {
             let reason = machine.explain_row(archive, key, vantage)?;
             let census = machine.census_for(archive, key, &reason, vantage)?;
             let (sentence, advice, outlook) = (RowReason::sentence, RowReason::advice, RowReason::outlook);
-            Ok(Said { reason, census, sentence, advice, outlook })
+            let timeout = machine.timeout_of(archive, key, vantage.now)?;
+            Ok(Said { reason, census, timeout, sentence, advice, outlook })
         })
         .await
     }
@@ -76,12 +78,14 @@ impl Store {
     pub async fn explain_workflow(&self, workflow: &WorkflowId) -> StoreResult<Explanation<WorkflowReason>> {
         self.explain(workflow.to_string(), |machine, archive, vantage| {
             let reason = machine.explain_workflow(archive, workflow, vantage)?;
-            let census = match reason.row() {
-                Some((row, reason)) => machine.census_for(archive, row, reason, vantage)?,
-                None => None,
+            let (census, timeout) = match reason.row() {
+                Some((row, reason)) => {
+                    (machine.census_for(archive, row, reason, vantage)?, machine.timeout_of(archive, row, vantage.now)?)
+                }
+                None => (None, None),
             };
             let (sentence, advice) = (WorkflowReason::sentence, WorkflowReason::advice);
-            Ok(Said { reason, census, sentence, advice, outlook: WorkflowReason::outlook })
+            Ok(Said { reason, census, timeout, sentence, advice, outlook: WorkflowReason::outlook })
         })
         .await
     }
@@ -91,7 +95,7 @@ impl Store {
         self.explain(shard.to_string(), |machine, _, vantage| {
             let reason = machine.explain_shard(shard, vantage);
             let (sentence, advice, outlook) = (ShardReason::sentence, ShardReason::advice, ShardReason::outlook);
-            Ok(Said { reason, census: None, sentence, advice, outlook })
+            Ok(Said { reason, census: None, timeout: None, sentence, advice, outlook })
         })
         .await
     }
@@ -127,7 +131,7 @@ impl Store {
         self.shared.raft.view(|machine, _| {
             let now = self.shared.waiting.log_time(machine);
             let age = machine.oldest_claim().map_or(0, |at| now.0.saturating_sub(at.0));
-            Claims { overdue: machine.overdue_claims(now), oldest_age: Duration::from_millis(age) }
+            Claims { overdue: machine.overdue_deadlines(now), oldest_age: Duration::from_millis(age) }
         })
     }
 
@@ -153,14 +157,21 @@ impl Store {
             vantage.now = self.shared.waiting.log_time(machine);
             (machine.applied(), vantage.now, look(machine, archive, &vantage))
         });
-        let Said { reason, census, sentence, advice, outlook } = said?;
+        let Said { reason, census, timeout, sentence, advice, outlook } = said?;
+        // Without new entries log time stands still, and nothing times out.
+        let timeout = timeout.filter(|_| fresh && vantage.storage_full.is_none());
+        let mut sentence = sentence(&reason, at);
+        if let Some(timeout) = &timeout {
+            sentence = format!("{sentence} {}", timeout.sentence());
+        }
         let value = Explanation {
             subject,
             outlook: outlook(&reason),
-            sentence: sentence(&reason, at),
+            sentence,
             advice: advice(&reason),
             reason,
             census,
+            timeout,
             node: self.node().clone(),
             fresh,
             at,

@@ -3,6 +3,8 @@
 //! The earliest of a row's deadlines is what happens to it first, however far log time jumps; what is left of the row
 //! after that is looked at again. A timeout fails its attempt, or its activity, exactly as its worker would.
 
+use serde::{Deserialize, Serialize};
+
 use crate::archive::ArchiveResult;
 use crate::command::RowAction;
 use crate::id::{DispatchKey, ErrorType, Millis};
@@ -11,7 +13,9 @@ use crate::payload::{JSON, Payload};
 use crate::state::{Apply, Machine};
 
 /// What happens to a row at its deadline. Of two at the same time the first one here counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Deadline {
     /// Its activity fails for good: it has taken too long in all.
     ScheduleToClose,
@@ -42,9 +46,16 @@ impl Row {
     /// What happens next to a live row if nobody does anything, and when. That of a pending row of a paused workflow
     /// waits until it is resumed.
     pub fn next_deadline(&self) -> Option<(Millis, Deadline)> {
-        if !self.status.is_live() {
-            return None;
-        }
+        self.deadlines().min()
+    }
+
+    /// The same without the lease, which heartbeats extend: which of its timeouts passes first, and when.
+    pub fn next_timeout(&self) -> Option<(Millis, Deadline)> {
+        self.deadlines().filter(|(_, deadline)| *deadline != Deadline::Lease).min()
+    }
+
+    fn deadlines(&self) -> impl Iterator<Item = (Millis, Deadline)> {
+        let is_live = self.status.is_live();
         let Timeouts { start_to_close_ms, schedule_to_close_ms, heartbeat_ms, schedule_to_start_ms: _ } = self.timeouts;
         let claim = self.claim.as_ref();
         let deadlines = [
@@ -54,7 +65,7 @@ impl Row {
             (claim.and_then(|claim| Some(claim.heartbeat_at.plus(heartbeat_ms?))), Deadline::Heartbeat),
             (claim.and_then(|claim| claim.deadline), Deadline::Lease),
         ];
-        deadlines.into_iter().filter_map(|(at, deadline)| Some((at?, deadline))).min()
+        deadlines.into_iter().filter(move |_| is_live).filter_map(|(at, deadline)| Some((at?, deadline)))
     }
 
     /// When the attempt under way has to have its outcome at the latest, however well its worker does; none if it may

@@ -24,12 +24,13 @@ use crate::command::Scope;
 use crate::id::{Millis, NodeName, WorkflowId};
 
 pub use census::{Census, CensusSession, QueueCensus};
+pub use held::NextTimeout;
 pub use route::{OverdueRoute, ParkedRoute};
 pub use row::RowReason;
 pub use shard::ShardReason;
 pub use workflow::WorkflowReason;
 
-/// A claim that is held this long behind its end, in milliseconds, is not on its way to be ended: log time stands still.
+/// If nothing has come of a deadline for this long, in milliseconds, nothing is on its way: log time stands still.
 pub const OVERDUE_GRACE_MS: u64 = 5_000;
 
 /// Whether somebody has to do something.

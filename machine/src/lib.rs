@@ -88,8 +88,8 @@ pub use cursor::{read_cursor, write_cursor};
 pub use deadline::Deadline;
 pub use event::{ClusterEvent, Effect, Parked};
 pub use explain::{
-    Census, CensusSession, NoQuorum, OVERDUE_GRACE_MS, Outlook, ParkedRoute, Poll, QueueCensus, RowReason, ShardReason,
-    Vantage, WorkflowReason,
+    Census, CensusSession, NextTimeout, NoQuorum, OVERDUE_GRACE_MS, Outlook, ParkedRoute, Poll, QueueCensus, RowReason,
+    ShardReason, Vantage, WorkflowReason,
 };
 pub use history::{EventKind, HistoryEvent, NewEvent, Run, Workflow, WorkflowStart, WorkflowStatus};
 pub use id::{

@@ -291,6 +291,11 @@ impl Sessions {
         self.ends.first()
     }
 
+    /// The sessions whose lease has ended at `now`, earliest first.
+    pub fn ended(&self, now: Millis) -> impl Iterator<Item = &SessionId> {
+        self.ends.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id)
+    }
+
     /// The sessions attached to a node.
     pub fn attached_to(&self, node: &NodeName) -> Vec<SessionId> {
         self.attached.get(node).into_iter().flatten().cloned().collect()

@@ -1,6 +1,6 @@
 //! Answers of the explain routes. They are JSON whatever is asked for: people read them.
 
-use holdfast_machine::{Census, Millis, NodeName, Outlook};
+use holdfast_machine::{Census, Millis, NextTimeout, NodeName, Outlook};
 use serde::{Deserialize, Serialize};
 
 /// Why a row, a workflow or a shard is where it is; `R` is a [`holdfast_machine::RowReason`],
@@ -20,6 +20,8 @@ pub struct Explanation<R> {
     pub advice: String,
     /// The workers that there are, where the reason is that none takes the row.
     pub census: Option<Census>,
+    /// The timeout of the row that passes first, if log time moves it and it has one.
+    pub timeout: Option<NextTimeout>,
     /// The node that answers.
     pub node: NodeName,
     /// False if the node does not reach a majority, so that what it knows may be old.

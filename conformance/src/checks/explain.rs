@@ -3,7 +3,8 @@
 use anyhow::{Result, bail, ensure};
 use holdfast_client::Write;
 use holdfast_machine::{
-    EventKind, Millis, NamespaceSettings, NewRow, Outlook, RowReason, RowStatus, ShardId, ShardReason, WorkflowReason,
+    Deadline, EventKind, Millis, NamespaceSettings, NewRow, NextTimeout, Outlook, RowReason, RowStatus, ShardId,
+    ShardReason, Timeouts, WorkflowReason,
 };
 
 use crate::checks::checks;
@@ -16,6 +17,7 @@ checks! {
     paused = "a row of a paused workflow is held by the pause, and so is its workflow",
     later = "a row whose time has not come says when it comes, and one that failed that it comes again",
     claimed = "a claimed row says who has it, and how much of the lease is left",
+    timeouts = "the timeout of a row that passes first is told with its reason: of one that waits, and of an attempt",
     ended = "a row that has ended says how; one that was given up is held up",
     waiting = "a workflow says which of its rows is held up, and when nothing is pending that it waits for its engine",
     owners = "a shard says who owns it, and under which epoch",
@@ -97,6 +99,29 @@ async fn claimed(trial: &Trial) -> Result<()> {
         other => bail!("a claimed row: {other:?}"),
     }
     same("its outlook", explained.outlook, Outlook::Moving)
+}
+
+async fn timeouts(trial: &Trial) -> Result<()> {
+    let workflow = trial.id("timeouts")?;
+    let (schedule_to_start_ms, start_to_close_ms) = (Some(LONG_LEASE_MS), Some(2 * LONG_LEASE_MS));
+    let timeouts = Timeouts { schedule_to_start_ms, start_to_close_ms, ..Timeouts::default() };
+    trial.open_with(&workflow, vec![NewRow { timeouts, ..trial.row(1)? }]).await?;
+    for (expected, sentence) in [
+        (Deadline::ScheduleToStart, "If nobody takes it, its activity fails for good in"),
+        (Deadline::StartToClose, "Without an outcome, the attempt times out in"),
+    ] {
+        let explained = trial.store.explain_row(&row_key(&workflow, 1)).await?.value;
+        ensure!(explained.sentence.contains(sentence), "the sentence is {:?}", explained.sentence);
+        let Some(NextTimeout { timeout, at, in_ms }) = explained.timeout else { bail!("{explained:?}") };
+        same("what passes first", timeout, expected)?;
+        same("in how long", in_ms, at.0.saturating_sub(explained.at.0))?;
+        if expected == Deadline::ScheduleToStart {
+            trial.claim_one().await?;
+        }
+    }
+    trial.store.settle(&workflow, Write::default()).await?;
+    let ended = trial.store.explain_row(&row_key(&workflow, 1)).await?.value;
+    same("once the row has ended", ended.timeout, None)
 }
 
 async fn ended(trial: &Trial) -> Result<()> {

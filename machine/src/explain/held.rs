@@ -1,26 +1,37 @@
-//! Who holds a claimed row, and for how long yet.
+//! Who holds a claimed row, and for how long yet; and what happens to rows by time alone.
+
+use serde::{Deserialize, Serialize};
 
 use super::row::RowReason;
 use super::{OVERDUE_GRACE_MS, since, until};
+use crate::archive::{Archive, ArchiveResult};
+use crate::deadline::Deadline;
 use crate::id::{DispatchKey, Millis, SessionId};
 use crate::outbox::{Holder, Row, RowClaim};
 use crate::state::Machine;
 
-/// Overdue claims that are counted.
+/// The timeout of a row that passes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NextTimeout {
+    /// Which one.
+    pub timeout: Deadline,
+    /// When it passes.
+    pub at: Millis,
+    /// How long that is.
+    pub in_ms: u64,
+}
+
+/// Deadlines that are counted, of rows and of sessions each.
 const OVERDUE_COUNTED_MAX: usize = 10_000;
 
 impl Machine {
-    /// How many claims ended more than [`OVERDUE_GRACE_MS`] ago and hold all the same, by the caller's clock: log time
-    /// stands still. Counts ten thousand leases, and the rows of sessions that were looked at with them.
-    pub fn overdue_claims(&self, now: Millis) -> u64 {
-        let Some(ended_by) = now.0.checked_sub(OVERDUE_GRACE_MS + 1).map(Millis) else { return 0 };
-        let leases = self.index.all_overdue(ended_by).take(OVERDUE_COUNTED_MAX).count() as u64;
-        if self.next_session_end().is_none_or(|at| at > ended_by) {
-            return leases;
-        }
-        let sessions = self.sessions_after(None).filter(|(_, session)| session.deadline <= ended_by);
-        let of_sessions: u64 = sessions.take(OVERDUE_COUNTED_MAX).map(|(id, _)| self.session_row_count(id)).sum();
-        leases + of_sessions
+    /// How many deadlines of rows (leases, timeouts) and of sessions passed more than [`OVERDUE_GRACE_MS`] ago, by the
+    /// caller's clock, and nothing has come of them: log time stands still. Counts ten thousand of each.
+    pub fn overdue_deadlines(&self, now: Millis) -> u64 {
+        let Some(by) = now.0.checked_sub(OVERDUE_GRACE_MS + 1).map(Millis) else { return 0 };
+        let rows = self.index.all_overdue(by).take(OVERDUE_COUNTED_MAX).count();
+        (rows + self.sessions.ended(by).take(OVERDUE_COUNTED_MAX).count()) as u64
     }
 
     /// When the oldest claim was made.
@@ -30,49 +41,55 @@ impl Machine {
 
     /// The reason of a claimed row.
     pub(super) fn claimed(&self, key: &DispatchKey, row: &Row, claim: &RowClaim, now: Millis) -> RowReason {
-        if let Some(ended_at) = self.claim_end(row, claim).filter(|at| since(now, *at) > OVERDUE_GRACE_MS) {
-            return RowReason::ClaimOverdue { ended_at, overdue_ms: since(now, ended_at) };
-        }
         let (claimed_for_ms, attempt) = (since(now, claim.claimed_at), row.attempt);
-        let times_out_in_ms = attempt_end(row, claim).map(|at| until(now, at));
         match &claim.holder {
             Holder::Lease { claimant } => RowReason::ClaimedByLease {
                 claimant: claimant.clone(),
                 claimed_for_ms,
                 lease_left_ms: claim.deadline.map_or(0, |deadline| until(now, deadline)),
                 attempt,
-                times_out_in_ms,
             },
             Holder::Node { node, boot } => {
                 let member = self.member(node);
                 if member.is_some_and(|member| !member.is_down() && member.boot.as_ref() == Some(boot)) {
-                    return RowReason::ClaimedByNode { node: node.clone(), claimed_for_ms, attempt, times_out_in_ms };
+                    return RowReason::ClaimedByNode { node: node.clone(), claimed_for_ms, attempt };
                 }
                 let down_since = member.filter(|member| member.is_down()).map(|member| member.since);
                 let adopter = self.adopter(self.shard_of(&key.workflow));
                 RowReason::HolderAway { node: node.clone(), down_since, adopter }
             }
-            Holder::Session { session } => self.held_by_session(session, claimed_for_ms, attempt, times_out_in_ms, now),
+            Holder::Session { session } => self.held_by_session(session, claimed_for_ms, attempt, now),
         }
     }
 
-    /// When a claim ends if nobody does anything: with its lease, its session, or its attempt's time.
-    pub(super) fn claim_end(&self, row: &Row, claim: &RowClaim) -> Option<Millis> {
-        let session = match &claim.holder {
-            Holder::Session { session } => self.session(session).map(|session| session.deadline),
-            Holder::Lease { .. } | Holder::Node { .. } => None,
+    /// The reason of a row that something was to happen to a while ago.
+    pub(super) fn overdue(&self, row: &Row, now: Millis) -> Option<RowReason> {
+        let session = match row.claim.as_ref().map(|claim| &claim.holder) {
+            Some(Holder::Session { session }) => self.session(session).map(|session| session.deadline),
+            _ => None,
         };
-        [claim.deadline, session, attempt_end(row, claim)].into_iter().flatten().min()
+        let passed_at = row.next_deadline().map(|(at, _)| at).into_iter().chain(session).min()?;
+        let overdue_ms = since(now, passed_at);
+        (overdue_ms > OVERDUE_GRACE_MS).then_some(RowReason::DeadlineOverdue { passed_at, overdue_ms })
     }
 
-    fn held_by_session(
+    /// Which timeout of a row that moves by log time passes first; none for one that has ended or is held by a pause,
+    /// nor once it has passed.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn timeout_of(
         &self,
-        id: &SessionId,
-        claimed_for_ms: u64,
-        attempt: u32,
-        times_out_in_ms: Option<u64>,
+        archive: &dyn Archive,
+        key: &DispatchKey,
         now: Millis,
-    ) -> RowReason {
+    ) -> ArchiveResult<Option<NextTimeout>> {
+        let row = self.row(archive, key)?.filter(|row| row.claim.is_some() || !self.is_held(&key.workflow));
+        let next = row.and_then(|row| row.next_timeout()).filter(|(at, _)| *at > now);
+        Ok(next.map(|(at, timeout)| NextTimeout { timeout, at, in_ms: until(now, at) }))
+    }
+
+    fn held_by_session(&self, id: &SessionId, claimed_for_ms: u64, attempt: u32, now: Millis) -> RowReason {
         // The end of a session takes its rows along in the same entry.
         let Some(session) = self.session(id) else { return RowReason::AboutToBeDelivered };
         let (identity, left) = (session.worker.identity.clone(), until(now, session.deadline));
@@ -86,26 +103,8 @@ impl Machine {
                 lease_left_ms: left,
                 heartbeat_ago_ms: since(now, Millis(session.deadline.0.saturating_sub(session.worker.lease_ms))),
                 attempt,
-                times_out_in_ms,
             },
-            None => RowReason::SessionAway {
-                session: session_id,
-                identity,
-                claimed_for_ms,
-                ends_in_ms: left,
-                times_out_in_ms,
-            },
+            None => RowReason::SessionAway { session: session_id, identity, claimed_for_ms, ends_in_ms: left },
         }
     }
-}
-
-/// When an attempt times out, if it does.
-fn attempt_end(row: &Row, claim: &RowClaim) -> Option<Millis> {
-    let timeouts = &row.timeouts;
-    let ends = [
-        timeouts.start_to_close_ms.map(|ms| claim.claimed_at.plus(ms)),
-        timeouts.heartbeat_ms.map(|ms| claim.heartbeat_at.plus(ms)),
-        timeouts.schedule_to_close_ms.map(|ms| row.scheduled_at.plus(ms)),
-    ];
-    ends.into_iter().flatten().min()
 }

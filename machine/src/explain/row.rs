@@ -174,8 +174,6 @@ pub enum RowReason {
         heartbeat_ago_ms: u64,
         /// Which attempt this is.
         attempt: u32,
-        /// When the attempt times out, if it does.
-        times_out_in_ms: Option<u64>,
     },
     /// A worker's session holds it, and has no connection to any node.
     SessionAway {
@@ -187,8 +185,6 @@ pub enum RowReason {
         claimed_for_ms: u64,
         /// When the row is handed out again if the worker does not come back.
         ends_in_ms: u64,
-        /// When the attempt times out, if it does.
-        times_out_in_ms: Option<u64>,
     },
     /// A plain lease holds it.
     ClaimedByLease {
@@ -200,8 +196,6 @@ pub enum RowReason {
         lease_left_ms: u64,
         /// Which attempt this is.
         attempt: u32,
-        /// When the attempt times out, if it does.
-        times_out_in_ms: Option<u64>,
     },
     /// A node's own engine holds it.
     ClaimedByNode {
@@ -211,8 +205,6 @@ pub enum RowReason {
         claimed_for_ms: u64,
         /// Which attempt this is.
         attempt: u32,
-        /// When the attempt times out, if it does.
-        times_out_in_ms: Option<u64>,
     },
     /// The node that holds it is away; it is pending again once its shard has been adopted.
     HolderAway {
@@ -223,10 +215,10 @@ pub enum RowReason {
         /// Who is to adopt the shard.
         adopter: Option<NodeName>,
     },
-    /// Its claim has ended, and still holds: log time stands still.
-    ClaimOverdue {
-        /// When the claim ended.
-        ended_at: Millis,
+    /// Its lease, its session or a timeout has ended, and nothing has come of it: log time stands still.
+    DeadlineOverdue {
+        /// When it ended.
+        passed_at: Millis,
         /// How long ago that was.
         overdue_ms: u64,
     },
@@ -261,7 +253,7 @@ impl RowReason {
             | Self::WorkersAway { .. }
             | Self::SessionAway { .. }
             | Self::HolderAway { .. }
-            | Self::ClaimOverdue { .. } => Outlook::HeldUp,
+            | Self::DeadlineOverdue { .. } => Outlook::HeldUp,
         }
     }
 }
@@ -303,10 +295,14 @@ impl Machine {
         if let Some(node) = &vantage.storage_full {
             return Ok(RowReason::StorageFull { node: node.clone() });
         }
+        let moves = row.claim.is_some() || !self.is_held(&key.workflow);
+        if let Some(overdue) = self.overdue(row, vantage.now).filter(|_| moves) {
+            return Ok(overdue);
+        }
         if let Some(claim) = &row.claim {
             return Ok(self.claimed(key, row, claim, vantage.now));
         }
-        if self.is_held(&key.workflow) {
+        if !moves {
             let since = self.paused_since(archive, &key.workflow)?;
             return Ok(RowReason::WorkflowPaused { workflow: key.workflow.clone(), since });
         }

@@ -4,12 +4,13 @@ mod workers;
 
 use super::*;
 use crate::command::{Claim, Command, Commit, NewHolder};
+use crate::deadline::Deadline;
 use crate::event::Parked;
 use crate::history::{EventKind, NewEvent};
 use crate::id::{DispatchKey, Epoch, ShardId};
 use crate::member::Liveness;
 use crate::namespace::NamespaceSettings;
-use crate::outbox::{NewRow, RetryPolicy, RowStatus};
+use crate::outbox::{NewRow, RetryPolicy, RowStatus, Timeouts};
 use crate::payload::Payload;
 use crate::row_index::Route;
 use crate::state::Machine;
@@ -213,23 +214,18 @@ fn rows_that_a_claim_waits_for_are_about_to_be_delivered() {
 #[test]
 fn rows_that_somebody_holds() {
     let mut trial = Trial::new();
-    let timeouts = crate::Timeouts { start_to_close_ms: Some(3_000), heartbeat_ms: Some(2_500), ..Default::default() };
+    let timeouts = Timeouts { start_to_close_ms: Some(3_000), heartbeat_ms: Some(2_500), ..Default::default() };
     open(&mut trial, "order-1", vec![NewRow { timeouts, ..new_row(1) }, new_row(2)]);
     trial.lease(1, 12_000);
     trial.claim_by("a");
     trial.at = 2_000;
-    let by_lease = RowReason::ClaimedByLease {
-        claimant: id("bob"),
-        claimed_for_ms: 1_000,
-        lease_left_ms: 11_000,
-        attempt: 1,
-        times_out_in_ms: Some(1_500),
-    };
+    let by_lease =
+        RowReason::ClaimedByLease { claimant: id("bob"), claimed_for_ms: 1_000, lease_left_ms: 11_000, attempt: 1 };
     assert_eq!(row(&trial, "order-1:1"), by_lease);
-    let by_node = RowReason::ClaimedByNode { node: id("a"), claimed_for_ms: 1_000, attempt: 1, times_out_in_ms: None };
+    let by_node = RowReason::ClaimedByNode { node: id("a"), claimed_for_ms: 1_000, attempt: 1 };
     assert_eq!(row(&trial, "order-1:2"), by_node);
     // The state is as old as its last entry; a node's clock goes on.
-    let overdue = RowReason::ClaimOverdue { ended_at: Millis(3_500), overdue_ms: 5_001 };
+    let overdue = RowReason::DeadlineOverdue { passed_at: Millis(3_500), overdue_ms: 5_001 };
     assert_eq!(row_at(&trial, "order-1:1", &at(8_501)), overdue);
     assert_eq!(trial.machine.oldest_claim(), Some(Millis(1_000)));
     assert!(matches!(row_at(&trial, "order-1:1", &at(8_500)), RowReason::ClaimedByLease { .. }));
@@ -238,6 +234,50 @@ fn rows_that_somebody_holds() {
         RowReason::HolderAway { node, down_since: Some(_), adopter: Some(_) } => assert_eq!(node, id("a")),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn the_timeout_of_a_row_that_passes_first() {
+    let mut trial = Trial::new();
+    let timeouts = Timeouts {
+        schedule_to_start_ms: Some(2_000),
+        start_to_close_ms: Some(3_000),
+        heartbeat_ms: Some(2_500),
+        schedule_to_close_ms: Some(4_000),
+    };
+    open(&mut trial, "order-1", vec![NewRow { timeouts, ..new_row(1) }, new_row(2)]);
+    let timeout = |trial: &Trial, key: &str| {
+        let next = trial.machine.timeout_of(&trial.archive, &id(key), Millis(trial.at)).unwrap();
+        next.map(|next| (next.timeout, next.at.0, next.in_ms))
+    };
+    trial.at = 1_500;
+    assert_eq!(timeout(&trial, "order-1:1"), Some((Deadline::ScheduleToStart, 3_000, 1_500)));
+    assert_eq!((timeout(&trial, "order-1:2"), timeout(&trial, "order-1:3")), (None, None));
+    // A pause holds what waits, and time does nothing to it; at the resume somebody has as long again to take it.
+    trial.append("order-1", NewEvent::of(EventKind::WorkflowPaused)).unwrap();
+    assert_eq!(timeout(&trial, "order-1:1"), None);
+    assert!(matches!(row_at(&trial, "order-1:1", &at(99_000)), RowReason::WorkflowPaused { .. }));
+    assert_eq!(trial.machine.overdue_deadlines(Millis(99_000)), 0);
+    trial.at = 2_000;
+    trial.append("order-1", NewEvent::of(EventKind::WorkflowResumed)).unwrap();
+    assert_eq!(timeout(&trial, "order-1:1"), Some((Deadline::ScheduleToStart, 4_000, 2_000)));
+    let overdue = RowReason::DeadlineOverdue { passed_at: Millis(4_000), overdue_ms: 5_001 };
+    assert_eq!((row(&trial, "order-1:1"), row_at(&trial, "order-1:1", &at(9_001))), (no_worker(), overdue));
+    // Of an attempt, whatever its lease says.
+    trial.lease(1, 500);
+    assert_eq!(timeout(&trial, "order-1:1"), Some((Deadline::Heartbeat, 4_500, 2_500)));
+    assert_eq!(
+        (trial.machine.overdue_deadlines(Millis(7_500)), trial.machine.overdue_deadlines(Millis(7_501))),
+        (0, 1)
+    );
+    trial.at = 2_400;
+    let claim = trial.machine.row(&trial.archive, &id("order-1:1")).unwrap().unwrap().claim.unwrap();
+    let heartbeat =
+        Command::Heartbeat { key: id("order-1:1"), token: claim.token, lease_ms: 30_000, details: Payload::default() };
+    trial.ask(heartbeat).unwrap();
+    assert_eq!(timeout(&trial, "order-1:1"), Some((Deadline::Heartbeat, 4_900, 2_500)));
+    trial.ask(Command::Complete { key: id("order-1:1"), token: None, result: Payload::text("ok") }).unwrap();
+    assert_eq!(timeout(&trial, "order-1:1"), None);
 }
 
 #[test]

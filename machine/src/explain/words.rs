@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use super::held::NextTimeout;
 use super::row::RowReason;
 use super::shard::ShardReason;
 use super::workflow::WorkflowReason;
 use super::{NoQuorum, since};
+use crate::deadline::Deadline;
 use crate::id::{Millis, NodeName};
 
 const NOTHING_TO_DO: &str = "Nothing has to be done.";
@@ -35,10 +37,6 @@ fn ago(now: Millis, at: Millis) -> Span {
 
 fn said(last: Option<&String>) -> String {
     last.map_or(String::new(), |last| format!("; the last attempt said: {last}"))
-}
-
-fn times_out(ms: Option<u64>) -> String {
-    ms.map_or(String::new(), |ms| format!("; the attempt times out in {}", Span(ms)))
 }
 
 fn adopted_by(adopter: Option<&NodeName>) -> String {
@@ -156,40 +154,35 @@ impl RowReason {
                 lease_left_ms,
                 heartbeat_ago_ms,
                 attempt,
-                times_out_in_ms,
             } => format!(
                 "Worker {identity} (session {session} on {node}) has had attempt {attempt} for {}, with {} of lease left; \
-                 its last heartbeat was {} ago{}.",
+                 its last heartbeat was {} ago.",
                 Span(*claimed_for_ms),
                 Span(*lease_left_ms),
-                Span(*heartbeat_ago_ms),
-                times_out(*times_out_in_ms)
+                Span(*heartbeat_ago_ms)
             ),
-            Self::SessionAway { session, identity, claimed_for_ms, ends_in_ms, times_out_in_ms } => format!(
+            Self::SessionAway { session, identity, claimed_for_ms, ends_in_ms } => format!(
                 "Worker {identity} (session {session}) has had the row for {} and has lost its connection; its session \
-                 ends in {}{}.",
+                 ends in {}.",
                 Span(*claimed_for_ms),
-                Span(*ends_in_ms),
-                times_out(*times_out_in_ms)
+                Span(*ends_in_ms)
             ),
-            Self::ClaimedByLease { claimant, claimed_for_ms, lease_left_ms, attempt, times_out_in_ms } => format!(
-                "{claimant} has had attempt {attempt} for {} under a plain lease, with {} left{}.",
+            Self::ClaimedByLease { claimant, claimed_for_ms, lease_left_ms, attempt } => format!(
+                "{claimant} has had attempt {attempt} for {} under a plain lease, with {} left.",
                 Span(*claimed_for_ms),
-                Span(*lease_left_ms),
-                times_out(*times_out_in_ms)
+                Span(*lease_left_ms)
             ),
-            Self::ClaimedByNode { node, claimed_for_ms, attempt, times_out_in_ms } => format!(
-                "The engine in {node} has had attempt {attempt} for {}{}.",
-                Span(*claimed_for_ms),
-                times_out(*times_out_in_ms)
-            ),
+            Self::ClaimedByNode { node, claimed_for_ms, attempt } => {
+                format!("The engine in {node} has had attempt {attempt} for {}.", Span(*claimed_for_ms))
+            }
             Self::HolderAway { node, down_since, adopter } => {
                 let away = if down_since.is_some() { "is down" } else { "is not the process that took it any more" };
                 format!("{node} holds the row and {away}; {}.", adopted_by(adopter.as_ref()))
             }
-            Self::ClaimOverdue { overdue_ms, .. } => {
-                format!("The row's claim ended {} ago and still holds: log time stands still.", Span(*overdue_ms))
-            }
+            Self::DeadlineOverdue { overdue_ms, .. } => format!(
+                "The row's lease, session or timeout ended {} ago, and nothing has come of it: log time stands still.",
+                Span(*overdue_ms)
+            ),
             Self::AboutToBeDelivered => "Nothing holds the row up; it is about to be delivered.".to_owned(),
         }
     }
@@ -236,7 +229,7 @@ impl RowReason {
             Self::HolderAway { .. } => {
                 "Nothing: the adoption makes the row pending again. If it takes longer than seconds, look at the shard."
             }
-            Self::ClaimOverdue { .. } => ALERT_LEADER,
+            Self::DeadlineOverdue { .. } => ALERT_LEADER,
             Self::Finished { .. }
             | Self::NotYetVisible { .. }
             | Self::WaitingForRetry { .. }
@@ -246,6 +239,20 @@ impl RowReason {
             | Self::AboutToBeDelivered => NOTHING_TO_DO,
         }
         .to_owned()
+    }
+}
+
+impl NextTimeout {
+    /// What is so.
+    pub fn sentence(&self) -> String {
+        let span = Span(self.in_ms);
+        match self.timeout {
+            Deadline::ScheduleToClose => format!("Without an outcome, its activity fails for good in {span}."),
+            Deadline::ScheduleToStart => format!("If nobody takes it, its activity fails for good in {span}."),
+            Deadline::StartToClose => format!("Without an outcome, the attempt times out in {span}."),
+            Deadline::Heartbeat => format!("Without a heartbeat of the row, the attempt times out in {span}."),
+            Deadline::Lease => format!("Without a heartbeat, its lease ends in {span}."),
+        }
     }
 }
 

@@ -190,6 +190,7 @@ mod tests {
             advice: reason.advice(),
             reason,
             census: Some(census),
+            timeout: None,
             node: "node-a".parse().unwrap(),
             fresh: false,
             at: Millis(0),

@@ -100,20 +100,14 @@ fn rows_that_a_session_holds() {
         lease_left_ms: 700,
         heartbeat_ago_ms: 300,
         attempt: 1,
-        times_out_in_ms: None,
     };
     assert_eq!((row(&trial, "order-1:1"), held.outlook()), (held.clone(), Outlook::Moving));
     assert_eq!(census(&trial, "order-1:1", &held), None);
     trial.change("s", SessionChange::Detach { attachment }).unwrap();
-    let away = RowReason::SessionAway {
-        session: id("s"),
-        identity: id("bob"),
-        claimed_for_ms: 300,
-        ends_in_ms: 700,
-        times_out_in_ms: None,
-    };
+    let away = RowReason::SessionAway { session: id("s"), identity: id("bob"), claimed_for_ms: 300, ends_in_ms: 700 };
     assert_eq!(row(&trial, "order-1:1"), away);
-    let overdue = RowReason::ClaimOverdue { ended_at: Millis(2_000), overdue_ms: 5_100 };
+    let overdue = RowReason::DeadlineOverdue { passed_at: Millis(2_000), overdue_ms: 5_100 };
     assert_eq!(row_at(&trial, "order-1:1", &at(7_100)), overdue);
-    assert_eq!((trial.machine.overdue_claims(Millis(7_000)), trial.machine.overdue_claims(Millis(7_001))), (0, 1));
+    let overdue = |now| trial.machine.overdue_deadlines(Millis(now));
+    assert_eq!((overdue(7_000), overdue(7_001)), (0, 1), "the session's, which is one for all its rows");
 }
