@@ -188,9 +188,8 @@ async fn a_pause_is_told_and_its_end_too() {
 async fn what_became_of_rows_that_a_worker_brings_along_is_said_first() {
     let served = serve().await;
     let mut stream = attach(&served, "s", worker(9), Vec::new()).await;
-    for workflow in ["w", "x"] {
-        served.stage(workflow, [1]).await;
-    }
+    served.stage("w", [1]).await;
+    served.stage("x", [1]).await;
     let rows = delivered(&mut stream, 2).await;
     served.append("w", EventKind::WorkflowPaused).await;
     assert!(matches!(next(&mut stream).await, NodeMessage::Paused { .. }));
