@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{HOLD, QUEUE, WORK};
 
-/// The workflow type of [`story`].
+/// The workflow type of the story.
 pub const STORY: &str = "story";
 
 /// What a story is to do.
