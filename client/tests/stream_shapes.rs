@@ -162,7 +162,9 @@ fn a_delivery_keeps_its_json_to_the_letter() {
     let input = r#"{"content_type":"application/json","json":{"n": 12345678901234567890.10}}"#;
     let delivery = concat!(
         r#""key":"w:1","token":"7-1","deadline":null,"run_id":"run-1","namespace":"default","task_queue":"default","#,
-        r#""activity_type":"charge","attempt":1,"deliveries":0"#
+        r#""activity_type":"charge","attempt":1,"deliveries":0,"scheduled_at":3,"timeouts":"#,
+        r#"{"schedule_to_start_ms":null,"start_to_close_ms":5,"schedule_to_close_ms":null,"heartbeat_ms":null},"#,
+        r#""finish_by":8"#
     );
     let text = format!(r#"{{"type":"deliveries","number":2,"deliveries":[{{{delivery},"input":{input}}}]}}"#);
     let message: NodeMessage = serde_json::from_str(&text).unwrap();
