@@ -370,6 +370,14 @@ pub struct Scope {
     pub node: Option<NodeName>,
 }
 
+impl Scope {
+    /// True if it takes rows of its queue that have this pin and this activity type.
+    pub(crate) fn takes(&self, pin: Option<&NodeName>, activity_type: &ActivityType) -> bool {
+        let placed = pin.is_none() || pin == self.node.as_ref();
+        placed && (self.activity_types.is_empty() || self.activity_types.contains(activity_type))
+    }
+}
+
 /// Who takes rows, as a claim says it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewHolder {

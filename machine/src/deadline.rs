@@ -71,10 +71,9 @@ impl Row {
     /// When the attempt under way has to have its outcome at the latest, however well its worker does; none if it may
     /// take as long as it likes, or if there is none.
     pub fn finish_by(&self) -> Option<Millis> {
-        let claim = self.claim.as_ref()?;
-        let attempt = self.timeouts.start_to_close_ms.map(|ms| claim.claimed_at.plus(ms));
-        let activity = self.timeouts.schedule_to_close_ms.map(|ms| self.scheduled_at.plus(ms));
-        attempt.into_iter().chain(activity).min()
+        self.claim.as_ref()?;
+        let ends = |of: &Deadline| matches!(of, Deadline::StartToClose | Deadline::ScheduleToClose);
+        self.deadlines().filter(|(_, deadline)| ends(deadline)).map(|(at, _)| at).min()
     }
 
     /// True once a live row's deadline has passed, even if its entry has yet to come.

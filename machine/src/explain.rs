@@ -25,7 +25,7 @@ use crate::id::{Millis, NodeName, WorkflowId};
 
 pub use census::{Census, CensusSession, QueueCensus};
 pub use held::NextTimeout;
-pub use route::{OverdueRoute, ParkedRoute};
+pub use route::ParkedRoute;
 pub use row::RowReason;
 pub use shard::ShardReason;
 pub use workflow::WorkflowReason;

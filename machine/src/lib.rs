@@ -22,7 +22,8 @@
 //! `transition.rs`, `attachment.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
 //! `dispatch.rs` gives due rows to worker sessions at the end of each entry (`session_index.rs`: which has room).
 //! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
-//! `visibility.rs` finds workflows by what they are, `explain.rs` says why something does not move, and `keys.rs` is the layout of the state on disk.
+//! `visibility.rs` finds workflows by what they are, `explain.rs` says why something does not move, `deadline.rs` ends
+//! what takes too long, and `keys.rs` is the layout of the state on disk.
 //! `tests/scripts` shows all of it at work: commands, and what follows from them.
 
 #![deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::float_arithmetic)]

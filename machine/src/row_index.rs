@@ -57,6 +57,14 @@ pub(crate) struct Lane {
     pub activity: ActivityType,
 }
 
+impl Lane {
+    /// The route of its rows.
+    fn route(&self, pool: &Pool) -> Route {
+        let ((namespace, task_queue), Self { owner: _, pin, activity }) = (pool.clone(), self.clone());
+        Route { namespace, task_queue, node: pin, activity_type: activity }
+    }
+}
+
 /// What a row's place in the index depends on besides the row itself. Whoever changes it takes the rows
 /// out first and puts them back afterwards.
 #[derive(Debug, Default)]
@@ -125,7 +133,9 @@ impl RowIndex {
     fn queues<'a>(&'a self, scope: &'a Scope, owner: Option<&'a NodeName>) -> impl Iterator<Item = &'a Queue> {
         let lanes = self.due.get(&(scope.namespace.clone(), scope.task_queue.clone())).into_iter().flatten();
         let owned = move |lane: &Lane| owner.is_none() || lane.owner.as_ref() == owner;
-        lanes.filter(move |(lane, _)| owned(lane) && scope_takes(scope, lane)).map(|(_, queue)| queue)
+        lanes
+            .filter(move |(lane, _)| owned(lane) && scope.takes(lane.pin.as_ref(), &lane.activity))
+            .map(|(_, queue)| queue)
     }
 
     /// Pending rows of a scope, with the time from which they are due, in the order of claims: oldest
@@ -170,16 +180,14 @@ impl RowIndex {
         let from = after
             .map_or(Bound::Unbounded, |after| Bound::Included((after.namespace.clone(), after.task_queue.clone())));
         let mut routes = Vec::new();
-        for ((namespace, task_queue), lanes) in self.due.range((from, Bound::Unbounded)) {
+        for (pool, lanes) in self.due.range((from, Bound::Unbounded)) {
             if routes.len() >= limit {
                 break;
             }
             let mut of_pool: BTreeMap<Route, (u64, Millis)> = BTreeMap::new();
-            for (Lane { owner: _, pin, activity }, queue) in lanes {
+            for (lane, queue) in lanes {
                 let Some((first, _)) = queue.first() else { continue };
-                let (namespace, task_queue) = (namespace.clone(), task_queue.clone());
-                let route = Route { namespace, task_queue, node: pin.clone(), activity_type: activity.clone() };
-                let (pending, next_due) = of_pool.entry(route).or_insert((0, *first));
+                let (pending, next_due) = of_pool.entry(lane.route(pool)).or_insert((0, *first));
                 *pending += queue.len() as u64;
                 *next_due = (*next_due).min(*first);
             }
@@ -237,11 +245,6 @@ fn pool(row: &Row) -> Pool {
 
 fn lane(row: &Row, owner: Option<NodeName>) -> Lane {
     Lane { owner, pin: row.node.clone(), activity: row.activity_type.clone() }
-}
-
-fn scope_takes(scope: &Scope, lane: &Lane) -> bool {
-    let placed = lane.pin.is_none() || lane.pin == scope.node;
-    placed && (scope.activity_types.is_empty() || scope.activity_types.contains(&lane.activity))
 }
 
 /// Live rows by shard, then by key, so that a shard's or a workflow's rows are one range.

@@ -44,8 +44,15 @@ impl Serves {
 
     /// True if it takes the rows of a lane of its pools.
     pub fn takes(&self, lane: &Lane) -> bool {
-        let placed = lane.pin.is_none() || lane.pin == self.node;
-        placed && (self.activity_types.is_empty() || self.activity_types.contains(&lane.activity))
+        self.takes_pin(lane.pin.as_ref()) && self.takes_activity(&lane.activity)
+    }
+
+    pub fn takes_pin(&self, pin: Option<&NodeName>) -> bool {
+        pin.is_none() || pin == self.node.as_ref()
+    }
+
+    pub fn takes_activity(&self, activity_type: &ActivityType) -> bool {
+        self.activity_types.is_empty() || self.activity_types.contains(activity_type)
     }
 }
 

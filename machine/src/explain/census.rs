@@ -1,15 +1,16 @@
 //! Which workers there are: for a route whose rows nobody takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::route::types_of;
 use super::{RowReason, Vantage};
 use crate::archive::{Archive, ArchiveResult};
 use crate::event::Parked;
 use crate::id::{ActivityType, Claimant, DispatchKey, Namespace, NodeName, SessionId, TaskQueue};
 use crate::session::Session;
+use crate::session_index::Serves;
 use crate::state::Machine;
 
 /// Workers of the queue that are listed.
@@ -74,30 +75,23 @@ pub struct QueueCensus {
 }
 
 /// A session that serves a queue, and how many rows it holds.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Server<'a> {
     pub id: &'a SessionId,
     pub session: &'a Session,
+    pub serves: Arc<Serves>,
     pub rows: u64,
-}
-
-impl Server<'_> {
-    /// True if it takes rows that are pinned like this.
-    pub fn takes_pin(&self, node: Option<&NodeName>) -> bool {
-        node.is_none() || self.session.worker.node.as_ref() == node
-    }
-}
-
-/// True if who takes these activity types, or all if there are none, takes this one.
-pub(super) fn is_taken_by(types: &[ActivityType], activity_type: &ActivityType) -> bool {
-    types.is_empty() || types.contains(activity_type)
 }
 
 impl Machine {
     /// The sessions that serve a queue.
     pub(super) fn servers(&self, namespace: &Namespace, task_queue: &TaskQueue) -> Vec<Server<'_>> {
         let serving = self.sessions_serving(namespace, task_queue);
-        serving.map(|(id, session)| Server { id, session, rows: self.session_row_count(id) }).collect()
+        let server = |(id, session)| {
+            let (serves, rows) = (self.sessions.serves(id)?, self.session_row_count(id));
+            Some(Server { id, session, serves, rows })
+        };
+        serving.filter_map(server).collect()
     }
 
     /// The census of a row's queue, if the row waits for workers.
@@ -154,16 +148,28 @@ impl Machine {
 }
 
 fn listed(server: &Server<'_>) -> CensusSession {
-    let Server { id, session, rows } = *server;
+    let Server { id, session, serves: _, rows } = server;
     let worker = &session.worker;
     CensusSession {
-        session: id.clone(),
+        session: (*id).clone(),
         identity: worker.identity.clone(),
         attached: session.attached.as_ref().map(|attached| attached.node.clone()),
         node: worker.node.clone(),
         activity_types: worker.activity_types.clone(),
         draining: session.draining,
-        rows,
+        rows: *rows,
         max_concurrency: worker.max_concurrency,
     }
+}
+
+/// The activity types that these workers take, each once; empty if one of them takes all.
+fn types_of<'a>(servers: impl Iterator<Item = &'a [ActivityType]>) -> BTreeSet<ActivityType> {
+    let mut types = BTreeSet::new();
+    for of in servers {
+        if of.is_empty() {
+            return BTreeSet::new();
+        }
+        types.extend(of.iter().cloned());
+    }
+    types
 }

@@ -1,12 +1,10 @@
 //! Rows that are due: whom they wait for. The same for a single row as for all rows of a route.
 
-use std::collections::BTreeSet;
-
-use super::census::{Server, is_taken_by};
+use super::census::Server;
 use super::row::RowReason;
 use super::{Poll, Vantage};
 use crate::event::Parked;
-use crate::id::{ActivityType, Millis, NodeName, WorkflowId};
+use crate::id::{Millis, NodeName, WorkflowId};
 use crate::row_index::Route;
 use crate::state::Machine;
 
@@ -18,15 +16,6 @@ pub(super) struct RouteOf<'a> {
     pub owner: Option<&'a NodeName>,
     /// The workflow, if they are of one.
     pub workflow: Option<&'a WorkflowId>,
-}
-
-/// A route of one owner's shards whose first row has been due for a while.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverdueRoute {
-    /// The route.
-    pub route: Route,
-    /// How many of its rows are due.
-    pub due: u64,
 }
 
 /// A route on which due rows wait, and why.
@@ -60,7 +49,8 @@ impl Machine {
         let route = of.route;
         let servers = self.servers(&route.namespace, &route.task_queue);
         let polled = vantage.polls.iter().any(|poll| takes(poll, of));
-        let pinned: Vec<&Server<'_>> = servers.iter().filter(|server| server.takes_pin(route.node.as_ref())).collect();
+        let pinned: Vec<&Server<'_>> =
+            servers.iter().filter(|server| server.serves.takes_pin(route.node.as_ref())).collect();
         if let Some(node) = route.node.as_ref().filter(|_| pinned.is_empty() && !polled)
             && let Some(away) = self.pinned_away(node)
         {
@@ -108,11 +98,11 @@ impl Machine {
         vantage: &Vantage,
     ) -> (Vec<ParkedRoute>, Option<Route>) {
         let overdue = self.index.overdue_routes(owner, due_by, vantage.now, after, limit);
-        let next = overdue.last().filter(|_| overdue.len() == limit).map(|last| last.route.clone());
-        let parked = |OverdueRoute { route, due }| {
+        let next = overdue.last().filter(|_| overdue.len() == limit).map(|last| last.0.clone());
+        let parked = |(route, rows)| {
             let of = RouteOf { route: &route, owner: Some(owner), workflow: None };
             let reason = self.route_reason(&of, vantage)?.parked()?;
-            Some(ParkedRoute { route, rows: due, reason })
+            Some(ParkedRoute { route, rows, reason })
         };
         (overdue.into_iter().filter_map(parked).collect(), next)
     }
@@ -129,8 +119,7 @@ fn takes(poll: &Poll, of: &RouteOf<'_>) -> bool {
     let route = of.route;
     scope.namespace == route.namespace
         && scope.task_queue == route.task_queue
-        && is_taken_by(&scope.activity_types, &route.activity_type)
-        && (route.node.is_none() || route.node == scope.node)
+        && scope.takes(route.node.as_ref(), &route.activity_type)
         && (owner.is_none() || owner.as_ref() == of.owner)
         && of.workflow.is_none_or(|workflow| !hold.contains(workflow))
 }
@@ -145,10 +134,8 @@ fn workers_lack(route: &Route, servers: &[Server<'_>], pinned: &[&Server<'_>]) -
     if servers.is_empty() {
         return Some(RowReason::NoWorker { namespace: route.namespace.clone(), task_queue: task_queue() });
     }
-    let takers: Vec<&&Server<'_>> = pinned
-        .iter()
-        .filter(|server| is_taken_by(&server.session.worker.activity_types, &route.activity_type))
-        .collect();
+    let takers: Vec<&&Server<'_>> =
+        pinned.iter().filter(|server| server.serves.takes_activity(&route.activity_type)).collect();
     if takers.is_empty() {
         let (activity_type, workers) = (route.activity_type.clone(), pinned.len() as u64);
         return Some(RowReason::NoWorkerForActivity { task_queue: task_queue(), activity_type, workers });
@@ -167,16 +154,4 @@ fn workers_lack(route: &Route, servers: &[Server<'_>], pinned: &[&Server<'_>]) -
     } else {
         RowReason::WorkersAway { task_queue: task_queue(), workers: takers.len() as u64 }
     })
-}
-
-/// The activity types that these workers take, each once; empty if one of them takes all.
-pub(super) fn types_of<'a>(servers: impl Iterator<Item = &'a [ActivityType]>) -> BTreeSet<ActivityType> {
-    let mut types = BTreeSet::new();
-    for of in servers {
-        if of.is_empty() {
-            return BTreeSet::new();
-        }
-        types.extend(of.iter().cloned());
-    }
-    types
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::{Lane, Queue, Route, RowIndex};
-use crate::explain::OverdueRoute;
 use crate::id::{Millis, NodeName};
 
 /// Rows of a queue that are not due yet which are told from those that are, when due rows are counted.
@@ -16,8 +15,8 @@ impl RowIndex {
         self.claimed.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Up to `limit` routes with the rows of this owner's shards that are due at `now`, of those whose first row has been
-    /// due since `due_by` or longer; in order, behind `after`. Looks at the first row of each of the owner's lanes.
+    /// Up to `limit` routes whose first row of this owner's shards has been due since `due_by` or longer, each with how
+    /// many are due at `now`; in order, behind `after`. Looks at the first row of each of the owner's lanes.
     pub fn overdue_routes(
         &self,
         owner: &NodeName,
@@ -25,22 +24,21 @@ impl RowIndex {
         now: Millis,
         after: Option<&Route>,
         limit: usize,
-    ) -> Vec<OverdueRoute> {
+    ) -> Vec<(Route, u64)> {
         let from = after
             .map_or(Bound::Unbounded, |after| Bound::Included((after.namespace.clone(), after.task_queue.clone())));
         let mut routes = Vec::new();
-        for ((namespace, task_queue), lanes) in self.due.range((from, Bound::Unbounded)) {
-            for (Lane { owner: _, pin, activity }, queue) in of_owner(lanes, owner) {
+        for (pool, lanes) in self.due.range((from, Bound::Unbounded)) {
+            for (lane, queue) in of_owner(lanes, owner) {
                 if routes.len() >= limit {
                     return routes;
                 }
                 if queue.first().is_none_or(|(at, _)| *at > due_by) {
                     continue;
                 }
-                let (namespace, task_queue) = (namespace.clone(), task_queue.clone());
-                let route = Route { namespace, task_queue, node: pin.clone(), activity_type: activity.clone() };
+                let route = lane.route(pool);
                 if after.is_none_or(|after| route > *after) {
-                    routes.push(OverdueRoute { route, due: due_count(queue, now) });
+                    routes.push((route, due_count(queue, now)));
                 }
             }
         }
