@@ -56,13 +56,8 @@ pub(crate) async fn tell(
                     }
                 }
             }
-            ClientError::Reject(
-                reject @ (Reject::AlreadyTerminal { .. }
-                | Reject::ClaimLost { .. }
-                | Reject::RowNotFound { .. }
-                | Reject::RowNotClaimed { .. }),
-            ) => {
-                tracing::info!(key = %delivery.key, %reject, "an outcome counts for nothing");
+            error if is_lost(&error) => {
+                tracing::info!(key = %delivery.key, %error, "an outcome counts for nothing");
                 counters.absorbed();
                 return None;
             }
@@ -76,6 +71,15 @@ pub(crate) async fn tell(
             }
         }
     }
+}
+
+/// True if a call was refused because its row is not the worker's any more.
+pub(crate) fn is_lost(error: &ClientError) -> bool {
+    use Reject::{AlreadyTerminal, ClaimLost, RowNotClaimed, RowNotFound};
+    let reject = error.reject();
+    reject.is_some_and(|reject| {
+        matches!(reject, AlreadyTerminal { .. } | ClaimLost { .. } | RowNotFound { .. } | RowNotClaimed { .. })
+    })
 }
 
 /// What to say when the store does not take what was said, a result that is too large for instance. Otherwise the row

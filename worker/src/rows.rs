@@ -182,4 +182,4 @@ impl Rows {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

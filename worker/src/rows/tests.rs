@@ -4,11 +4,11 @@ use holdfast_machine::{Payload, RunId};
 
 use super::*;
 
-fn token(index: u64) -> ClaimToken {
+pub(crate) fn token(index: u64) -> ClaimToken {
     ClaimToken { index, number: 0 }
 }
 
-fn delivery(index: u64, key: &str) -> Delivery {
+pub(crate) fn delivery(index: u64, key: &str) -> Delivery {
     Delivery {
         key: key.parse().unwrap(),
         token: token(index),

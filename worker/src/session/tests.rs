@@ -2,36 +2,19 @@
 
 use holdfast_client::wire::{HeldRow, WithdrawnRow};
 use holdfast_client::{Delivery, Problem};
-use holdfast_machine::{ClaimToken, Millis, NodeName, Payload, RowStatus, RunId};
+use holdfast_machine::{ClaimToken, Millis, NodeName, RowStatus};
 
 use super::*;
 use crate::activity::Standing;
 use crate::rows::Step;
+use crate::rows::tests::token;
 
 fn fresh() -> SessionId {
     SessionId::new(uuid::Uuid::new_v4().to_string()).unwrap()
 }
 
-fn token(index: u64) -> ClaimToken {
-    ClaimToken { index, number: 0 }
-}
-
 fn delivery(index: u64) -> Delivery {
-    Delivery {
-        key: format!("w:{index}").parse().unwrap(),
-        token: token(index),
-        deadline: None,
-        run_id: RunId::numbered(1),
-        namespace: Default::default(),
-        task_queue: Default::default(),
-        activity_type: "work".parse().unwrap(),
-        attempt: 1,
-        deliveries: 0,
-        scheduled_at: Default::default(),
-        timeouts: Default::default(),
-        finish_by: None,
-        input: Payload::default(),
-    }
+    crate::rows::tests::delivery(index, &format!("w:{index}"))
 }
 
 fn attached(number: u64, resumed: bool) -> NodeMessage {
