@@ -288,12 +288,16 @@ pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-pub(crate) fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientError> {
-    if matches!(workflow.as_str(), "." | "..") {
-        // URLs drop such segments, however they are written.
-        return Err(ClientError::Invalid(format!("the workflow id {workflow:?} cannot be part of a URL")));
+/// A segment that is a name and nothing else. URLs drop the segments `.` and `..`, however they are written.
+pub(crate) fn name_segment(what: &str, name: &str) -> Result<String, ClientError> {
+    if matches!(name, "." | "..") {
+        return Err(ClientError::Invalid(format!("the {what} {name:?} cannot be part of a URL")));
     }
-    Ok(format!("/v1/workflows/{}{rest}", segment(workflow.as_str())))
+    Ok(segment(name))
+}
+
+pub(crate) fn workflow_path(workflow: &WorkflowId, rest: &str) -> Result<String, ClientError> {
+    Ok(format!("/v1/workflows/{}{rest}", name_segment("workflow id", workflow.as_str())?))
 }
 
 pub(crate) fn row_path(key: &DispatchKey, rest: &str) -> String {

@@ -2,9 +2,8 @@
 
 use holdfast_machine::{DispatchKey, RowReason, ShardId, ShardReason, WorkflowId, WorkflowReason};
 
-use crate::calls::{CallResult, segment};
+use crate::calls::{CallResult, name_segment, segment};
 use crate::client::Client;
-use crate::error::ClientError;
 use crate::send::Call;
 use crate::wire::Explanation;
 
@@ -19,11 +18,8 @@ impl Client {
 
     /// What a workflow waits for.
     pub async fn explain_workflow(&self, workflow: &WorkflowId) -> CallResult<Explanation<WorkflowReason>> {
-        if matches!(workflow.as_str(), "." | "..") {
-            // URLs drop such segments, however they are written.
-            return Err(ClientError::Invalid(format!("the workflow id {workflow:?} cannot be part of a URL")));
-        }
-        self.send(Call::get(format!("/v1/explain/workflows/{}", segment(workflow.as_str())))).await
+        let id = name_segment("workflow id", workflow.as_str())?;
+        self.send(Call::get(format!("/v1/explain/workflows/{id}"))).await
     }
 
     /// How a shard stands.

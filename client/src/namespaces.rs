@@ -2,7 +2,7 @@
 
 use holdfast_machine::{Namespace, NamespaceSettings, NamespaceState, WorkflowId};
 
-use crate::calls::{CallResult, segment, with_query, workflow_path};
+use crate::calls::{CallResult, name_segment, with_query, workflow_path};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::send::Call;
@@ -41,9 +41,5 @@ impl Client {
 }
 
 fn namespace_path(namespace: &Namespace) -> Result<String, ClientError> {
-    if matches!(namespace.as_str(), "." | "..") {
-        // URLs drop such segments, however they are written.
-        return Err(ClientError::Invalid(format!("the namespace {namespace:?} cannot be part of a URL")));
-    }
-    Ok(format!("/v1/namespaces/{}", segment(namespace.as_str())))
+    Ok(format!("/v1/namespaces/{}", name_segment("namespace", namespace.as_str())?))
 }

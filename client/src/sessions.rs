@@ -2,7 +2,7 @@
 
 use holdfast_machine::SessionId;
 
-use crate::calls::{CallResult, segment, with_query};
+use crate::calls::{CallResult, name_segment, with_query};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::send::Call;
@@ -24,11 +24,10 @@ impl Client {
 
     /// One session and the rows that it holds.
     pub async fn session(&self, session: &SessionId, mode: ReadMode) -> CallResult<SessionWithRows> {
-        if matches!(session.as_str(), "." | ".." | "stream") {
-            // The first two are dropped from URLs, and the third is the name of the stream itself.
-            return Err(ClientError::Invalid(format!("the session id {session:?} cannot be part of a URL")));
+        if session.as_str() == "stream" {
+            return Err(ClientError::Invalid("`stream` is the path of the stream itself".to_owned()));
         }
-        let path = format!("/v1/sessions/{}", segment(session.as_str()));
+        let path = format!("/v1/sessions/{}", name_segment("session id", session.as_str())?);
         self.send(Call::get(with_query(path, &[], mode))).await
     }
 }
