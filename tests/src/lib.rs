@@ -8,6 +8,7 @@
 //! - `work`, `load`: what an engine and its workers do; `engine`, `programs`, `story`: engines and workers that do as
 //!   they are told, and their workflows;
 //! - `troupe`: a cluster with engines inside, and workers beside it; `crew`: workers in the test's own process;
+//!   `stream`: sessions by hand;
 //! - `door`: what cuts one of them off;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
 //! - `dice`: what faults a seed draws;
@@ -31,6 +32,7 @@ pub mod process;
 pub mod program;
 pub mod programs;
 pub mod story;
+pub mod stream;
 pub mod troupe;
 pub mod turn;
 pub mod wait;

@@ -7,6 +7,9 @@ use holdfast_machine::{
     TaskQueue, WorkflowId, WorkflowType,
 };
 
+use crate::check;
+use crate::wait::{LONG, wait_until};
+
 /// A lease that outlives every story.
 pub const LONG_LEASE_MS: u64 = 3_600_000;
 
@@ -108,6 +111,23 @@ pub async fn complete(client: &Client, delivery: &Delivery, result: &str) -> Res
 /// When there is no such row.
 pub async fn status(client: &Client, key: &DispatchKey) -> Result<RowStatus> {
     Ok(client.row(key, holdfast_client::ReadMode::Linearizable).await?.value.row.status)
+}
+
+/// Waits until the rows of a workflow, from ordinal 1 on, are done, and checks that each has exactly one outcome.
+///
+/// # Errors
+/// When they do not get there, or an invariant is broken.
+pub async fn all_done(client: &Client, id: &WorkflowId, rows: u64) -> Result<()> {
+    wait_until("every row is done", LONG, async || {
+        for ordinal in 1..=rows {
+            let status = status(client, &key(id, ordinal)).await?;
+            ensure!(status == RowStatus::Done, "row {ordinal} is {status}");
+        }
+        Ok(())
+    })
+    .await?;
+    let history = check::workflow(client, id).await?;
+    check::outcomes::exactly_one(id, &history, 1..=rows)
 }
 
 /// The code of a refusal.

@@ -8,40 +8,25 @@ use futures::StreamExt;
 use holdfast_client::{Client, EventMessage, EventStream, WorkerStream, Write};
 use holdfast_machine::{
     ClusterEvent, Command, Commit, DispatchKey, EventKind, Millis, Namespace, NamespaceSettings, NewEvent, NewRow,
-    NodeName, Outlook, Parked, RowReason, ShardId, ShardReason, TaskQueue, Vantage, Worker, WorkflowReason,
+    NodeName, Outlook, Parked, RowReason, ShardId, ShardReason, Vantage, Worker, WorkflowReason,
 };
 use holdfast_tests::bare::Bare;
 use holdfast_tests::cluster::{Cluster, NAMES, Setup};
 use holdfast_tests::program::Program;
 use holdfast_tests::wait::{LONG, wait_until};
-use holdfast_tests::work;
+use holdfast_tests::{stream, work};
 
 const UNSERVED: &str = "unserved";
 const ROWS: u64 = 1_000;
 /// Rows in one commit.
 const PORTION: u64 = 250;
 const SLOTS: u32 = 10;
-/// Longer than any story.
-const LEASE_MS: u64 = 600_000;
-
-fn worker(identity: &str, queue: &str) -> Result<Worker> {
-    Ok(Worker {
-        identity: identity.parse()?,
-        namespaces: vec![Default::default()],
-        task_queue: TaskQueue::new(queue)?,
-        activity_types: vec!["work".parse()?],
-        max_concurrency: SLOTS,
-        node: None,
-        lease_ms: LEASE_MS,
-    })
-}
 
 async fn attach(client: &Client, identity: &str, queue: &str) -> Result<WorkerStream> {
-    let registration = worker(identity, queue)?;
-    wait_until("a worker is attached", LONG, async || {
-        Ok(client.attach(identity.parse()?, registration.clone(), Vec::new()).await?)
-    })
-    .await
+    let activity_types = vec!["work".parse()?];
+    let worker =
+        Worker { identity: identity.parse()?, activity_types, max_concurrency: SLOTS, ..stream::worker(queue)? };
+    Ok(stream::attach(client, &identity.parse()?, &worker, Vec::new()).await?.0)
 }
 
 async fn reason(client: &Client, key: &DispatchKey) -> Result<RowReason> {

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_client::{Client, ReadMode, Write};
-use holdfast_machine::{
-    BootId, DispatchKey, EventKind, Fence, Holder, NewEvent, Payload, RowStatus, ShardId, WorkflowId,
-};
+use holdfast_machine::{BootId, DispatchKey, EventKind, Fence, Holder, NewEvent, Payload, RowStatus, ShardId};
 use holdfast_tests::cluster::{Cluster, SHARDS, Setup};
 use holdfast_tests::engine::{Execution, HOLD, Order, QUEUE, Record, WORK};
 use holdfast_tests::process::Process;
@@ -25,20 +23,6 @@ fn slow_to_judge(setup: Setup) -> Setup {
 /// The rows that a node has executed.
 fn rows_of<'a>(node: &Process, executions: &'a [Execution]) -> BTreeSet<&'a DispatchKey> {
     executions.iter().filter(|execution| execution.by == node.label).map(|execution| &execution.key).collect()
-}
-
-/// Waits until every row of a workflow is done, and checks that each has exactly one outcome.
-async fn all_done(client: &Client, id: &WorkflowId) -> Result<()> {
-    wait_until("every row is done", LONG, async || {
-        for ordinal in 1..=ROWS {
-            let status = work::status(client, &work::key(id, ordinal)).await?;
-            ensure!(status == RowStatus::Done, "row {ordinal} is {status}");
-        }
-        Ok(())
-    })
-    .await?;
-    let history = check::workflow(client, id).await?;
-    check::outcomes::exactly_one(id, &history, 1..=ROWS)
 }
 
 /// A story is told twice: once with an owner that leads, and once with one that does not.
@@ -68,7 +52,7 @@ async fn rows_held_by_a_dead_node_are_handed_out_again_with_one_outcome_each() -
         let row = any.row(&work::key(&id, 1), ReadMode::Linearizable).await?.value.row;
         ensure!(row.deliveries == 0 && row.attempt == 1, "a node's death is not the row's fault: {row:?}");
         cluster.tell_all(&Order::Release)?;
-        all_done(&any, &id).await?;
+        work::all_done(&any, &id, ROWS).await?;
         ensure!(cluster.executions(&id)?.len() == 2 * ROWS as usize, "too many executions");
 
         cluster.nodes[owner].start()?;
@@ -109,7 +93,7 @@ async fn rows_held_by_workers_stay_with_them_when_their_node_dies() -> Result<()
             client.heartbeat(&delivery.key, delivery.token, 60_000, Payload::default(), Write::default()).await?;
             work::complete(client, delivery, "by the worker that had it").await?;
         }
-        all_done(&cluster.any()?, &id).await?;
+        work::all_done(&cluster.any()?, &id, ROWS).await?;
         cluster.nodes[owner].start()?;
         cluster.whole().await?;
     }
@@ -140,7 +124,7 @@ async fn adoption_settles_what_is_finished_and_leaves_what_is_paused() -> Result
     ensure!(cluster.executions(&id)?.len() == ROWS as usize, "rows of a paused workflow were handed out");
     cluster.tell_all(&Order::Release)?;
     any.append(&id, head + 1, vec![NewEvent::of(EventKind::WorkflowResumed)], Write::default()).await?;
-    all_done(&any, &id).await?;
+    work::all_done(&any, &id, ROWS).await?;
     any.append(&id, head + 2 + ROWS, vec![NewEvent::of(EventKind::WorkflowCompleted)], Write::default()).await?;
     check::workflow(&any, &id).await?;
     cluster.finish().await
@@ -181,7 +165,7 @@ async fn an_adopter_that_dies_at_once_is_adopted_in_turn() -> Result<()> {
     })
     .await?;
     cluster.tell_all(&Order::Release)?;
-    all_done(&cluster.any()?, &id).await?;
+    work::all_done(&cluster.any()?, &id, ROWS).await?;
     cluster.finish().await
 }
 
@@ -305,6 +289,6 @@ async fn a_node_that_starts_again_before_anyone_notices_has_let_go_of_everything
         fence = Fence { epoch, ..fence };
     }
     cluster.tell_all(&Order::Release)?;
-    all_done(&any, &id).await?;
+    work::all_done(&any, &id, ROWS).await?;
     cluster.finish().await
 }

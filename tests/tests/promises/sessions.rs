@@ -2,61 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use holdfast_client::{Client, Delivery, Ended, HeldRow, NodeMessage, ReadMode, WorkerStream, Write};
-use holdfast_machine::{RowStatus, SessionId, TaskQueue, Worker};
+use holdfast_machine::{RowStatus, SessionId, Worker};
 use holdfast_tests::cluster::{Cluster, Setup};
-use holdfast_tests::wait::{LONG, SOON, wait_until};
+use holdfast_tests::stream::{self, delivered, next};
+use holdfast_tests::wait::LONG;
 use holdfast_tests::{check, work};
 use tokio::time::timeout;
-
-/// Longer than any story.
-const LEASE_MS: u64 = 600_000;
 
 fn session() -> Result<SessionId> {
     Ok("a worker's session".parse()?)
 }
 
-fn worker(lease_ms: u64) -> Result<Worker> {
-    Ok(Worker {
-        identity: "a worker".parse()?,
-        namespaces: vec![Default::default()],
-        task_queue: TaskQueue::new("orders")?,
-        activity_types: Vec::new(),
-        max_concurrency: 8,
-        node: None,
-        lease_ms,
-    })
-}
-
-/// Attaches at one node, as soon as that is possible, and tells whether the session was there.
-async fn attach(client: &Client, lease_ms: u64, holding: Vec<HeldRow>) -> Result<(WorkerStream, bool)> {
-    let registration = worker(lease_ms)?;
-    let mut stream = wait_until("the session is attached", LONG, async || {
-        Ok(client.attach(session()?, registration.clone(), holding.clone()).await?)
-    })
-    .await?;
-    match next(&mut stream).await? {
-        NodeMessage::Attached { resumed, .. } => Ok((stream, resumed)),
-        other => bail!("{other:?}"),
-    }
-}
-
-async fn next(stream: &mut WorkerStream) -> Result<NodeMessage> {
-    let message = timeout(SOON, stream.next()).await.context("no message came")?;
-    Ok(message.context("the stream has ended")??)
-}
-
-async fn delivered(stream: &mut WorkerStream, count: usize) -> Result<Vec<Delivery>> {
-    let mut found = Vec::new();
-    while found.len() < count {
-        match next(stream).await? {
-            NodeMessage::Deliveries { deliveries, .. } => found.extend(deliveries),
-            other => bail!("{other:?}"),
-        }
-    }
-    ensure!(found.len() == count, "{found:?}");
-    Ok(found)
+/// Attaches the session at one node, and tells whether it was there.
+async fn attach(client: &Client, holding: Vec<HeldRow>) -> Result<(WorkerStream, bool)> {
+    stream::attach(client, &session()?, &stream::worker("orders")?, holding).await
 }
 
 fn held(rows: &[Delivery]) -> Vec<HeldRow> {
@@ -77,7 +38,7 @@ async fn a_worker_whose_node_dies_goes_on_with_its_rows_at_another_one() -> Resu
     let cluster = Setup::plain().start().await?;
     let id = work::id("order-1")?;
     work::open(&cluster.any()?, &id, 3, "work", "orders").await?;
-    let (mut stream, resumed) = attach(cluster.client(0), LEASE_MS, Vec::new()).await?;
+    let (mut stream, resumed) = attach(cluster.client(0), Vec::new()).await?;
     ensure!(!resumed, "the session is new");
     let rows = delivered(&mut stream, 3).await?;
 
@@ -86,7 +47,7 @@ async fn a_worker_whose_node_dies_goes_on_with_its_rows_at_another_one() -> Resu
     while let Some(Ok(message)) = timeout(LONG, stream.next()).await? {
         ensure!(!matches!(message, NodeMessage::Ended { .. }), "a node that is killed says nothing: {message:?}");
     }
-    let (mut stream, resumed) = attach(cluster.client(1), LEASE_MS, held(&rows)).await?;
+    let (mut stream, resumed) = attach(cluster.client(1), held(&rows)).await?;
     ensure!(resumed, "the session was not there any more");
     cluster.committed_as(false, 0, 1).await?;
 
@@ -105,7 +66,7 @@ async fn a_node_that_stops_sends_its_workers_to_the_others() -> Result<()> {
     let cluster = Setup::plain().start().await?;
     let id = work::id("order-1")?;
     work::open(&cluster.any()?, &id, 1, "work", "orders").await?;
-    let (mut stream, _) = attach(cluster.client(0), LEASE_MS, Vec::new()).await?;
+    let (mut stream, _) = attach(cluster.client(0), Vec::new()).await?;
     let rows = delivered(&mut stream, 1).await?;
     cluster.nodes[0].stop(LONG).await?;
     let last = next(&mut stream).await?;
@@ -113,7 +74,7 @@ async fn a_node_that_stops_sends_its_workers_to_the_others() -> Result<()> {
     let view = cluster.client(1).session(&session()?, ReadMode::Linearizable).await?.value;
     ensure!(view.session.attached.is_none() && view.session.rows == 1, "{view:?}");
 
-    let (mut stream, resumed) = attach(cluster.client(2), LEASE_MS, held(&rows)).await?;
+    let (mut stream, resumed) = attach(cluster.client(2), held(&rows)).await?;
     ensure!(resumed, "the session was not there any more");
     nothing_but_news(&cluster, &mut stream, "order-2").await?;
     work::complete(&cluster.any()?, &rows[0], "once").await?;
@@ -127,7 +88,8 @@ async fn a_worker_that_goes_away_loses_its_rows_when_its_lease_ends_and_not_befo
     let client = cluster.any()?;
     let id = work::id("order-1")?;
     work::open(&client, &id, 1, "work", "orders").await?;
-    let (mut stream, _) = attach(cluster.client(1), SHORT_LEASE_MS, Vec::new()).await?;
+    let worker = Worker { lease_ms: SHORT_LEASE_MS, ..stream::worker("orders")? };
+    let (mut stream, _) = stream::attach(cluster.client(1), &session()?, &worker, Vec::new()).await?;
     let rows = delivered(&mut stream, 1).await?;
     let deadline = client.session(&session()?, ReadMode::Linearizable).await?.value.session.deadline;
     drop(stream);
@@ -154,7 +116,7 @@ async fn a_worker_hears_of_the_end_of_its_work_at_whichever_node_that_is_decided
     let cluster = Setup::plain().start().await?;
     let id = work::id("order-1")?;
     work::open(&cluster.any()?, &id, 2, "work", "orders").await?;
-    let (mut stream, _) = attach(cluster.client(2), LEASE_MS, Vec::new()).await?;
+    let (mut stream, _) = attach(cluster.client(2), Vec::new()).await?;
     let rows = delivered(&mut stream, 2).await?;
     cluster.client(0).settle(&id, Write::default()).await?;
     let NodeMessage::Withdrawn { rows: withdrawn, .. } = next(&mut stream).await? else { bail!("not withdrawn") };
@@ -167,8 +129,8 @@ async fn a_worker_hears_of_the_end_of_its_work_at_whichever_node_that_is_decided
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_connections_of_a_session_the_newer_one_has_it() -> Result<()> {
     let cluster = Setup::plain().start().await?;
-    let (mut older, _) = attach(cluster.client(0), LEASE_MS, Vec::new()).await?;
-    let (mut newer, resumed) = attach(cluster.client(1), LEASE_MS, Vec::new()).await?;
+    let (mut older, _) = attach(cluster.client(0), Vec::new()).await?;
+    let (mut newer, resumed) = attach(cluster.client(1), Vec::new()).await?;
     ensure!(resumed, "a second session under one name");
     let last = next(&mut older).await?;
     ensure!(matches!(last, NodeMessage::Ended { reason: Ended::Moved, .. }), "{last:?}");
@@ -183,7 +145,7 @@ async fn a_row_that_is_staged_reaches_a_waiting_worker() -> Result<()> {
     let cluster = Setup::plain().start().await?;
     let leader = cluster.leader().await?;
     let (client, follower) = (cluster.client(leader), cluster.client((leader + 1) % 3));
-    let (mut stream, _) = attach(follower, LEASE_MS, Vec::new()).await?;
+    let (mut stream, _) = attach(follower, Vec::new()).await?;
     let mut waits = Vec::new();
     for number in 0..ROWS {
         let id = work::id(&format!("order-{number}"))?;

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use holdfast_client::{Client, Delivery, HeldRow, NodeMessage, PageCall, ReadMode, WorkerStream, Write};
-use holdfast_machine::{EventKind, NewEvent, Payload, RowReason, RowStatus, SessionId, ShardId, Worker, WorkflowId};
+use holdfast_client::{Client, PageCall, ReadMode, Write};
+use holdfast_machine::{EventKind, NewEvent, Payload, RowReason, RowStatus, SessionId, ShardId, WorkflowId};
 use holdfast_tests::cluster::{Cluster, SHARDS, Setup};
 use holdfast_tests::crew::{Crew, Execution};
 use holdfast_tests::door::Door;
 use holdfast_tests::engine::{HOLD, WORK};
+use holdfast_tests::stream::{self, attach, delivered};
 use holdfast_tests::wait::{LONG, holds_for, wait_until};
 use holdfast_tests::{check, work};
 use holdfast_worker::Cancelled;
@@ -27,20 +28,6 @@ async fn begun(crew: &Crew, id: &WorkflowId, count: usize) -> Result<Vec<Executi
         Ok(executions)
     })
     .await
-}
-
-/// Waits until the rows of a workflow are done, and checks that each has exactly one outcome.
-async fn all_done(client: &Client, id: &WorkflowId, rows: u64) -> Result<()> {
-    wait_until("every row is done", LONG, async || {
-        for ordinal in 1..=rows {
-            let status = work::status(client, &work::key(id, ordinal)).await?;
-            ensure!(status == RowStatus::Done, "row {ordinal} is {status}");
-        }
-        Ok(())
-    })
-    .await?;
-    let history = check::workflow(client, id).await?;
-    check::outcomes::exactly_one(id, &history, 1..=rows)
 }
 
 /// A client that asks this node first.
@@ -69,7 +56,7 @@ async fn a_row_that_a_worker_holds_for_long_is_executed_once() -> Result<()> {
     })
     .await?;
     hand.let_go();
-    all_done(&client, &id, 1).await?;
+    work::all_done(&client, &id, 1).await?;
     let tally = hand.end().await?;
     ensure!((tally.sessions, tally.started, tally.completed) == (1, 1, 1), "{tally:?}");
     cluster.finish().await
@@ -105,7 +92,7 @@ async fn workers_of_a_node_that_dies_attach_to_another_and_go_on() -> Result<()>
             ensure!(row.status == RowStatus::Claimed, "a row was taken from a worker that lives: {row:?}");
         }
         hands.iter().for_each(|hand| hand.let_go());
-        all_done(&any, &id, ROWS).await?;
+        work::all_done(&any, &id, ROWS).await?;
         for hand in hands {
             let tally = hand.end().await?;
             ensure!((tally.sessions, tally.started, tally.completed) == (1, 1, 1), "{tally:?}");
@@ -117,48 +104,15 @@ async fn workers_of_a_node_that_dies_attach_to_another_and_go_on() -> Result<()>
     cluster.finish().await
 }
 
-/// Attaches by hand, and reads what says so.
-async fn attach(client: &Client, session: &SessionId, holding: Vec<HeldRow>) -> Result<WorkerStream> {
-    let worker = Worker {
-        identity: "by hand".parse()?,
-        namespaces: vec!["default".parse()?],
-        task_queue: QUEUE.parse()?,
-        activity_types: Vec::new(),
-        max_concurrency: 10,
-        node: None,
-        lease_ms: 60_000,
-    };
-    let mut stream = client.attach(session.clone(), worker, holding).await?;
-    match next(&mut stream).await? {
-        NodeMessage::Attached { .. } => Ok(stream),
-        other => bail!("not attached: {other:?}"),
-    }
-}
-
-async fn next(stream: &mut WorkerStream) -> Result<NodeMessage> {
-    let message = tokio::time::timeout(LONG, stream.next()).await.context("the node is silent")?;
-    Ok(message.context("the stream has ended")??)
-}
-
-async fn delivered(stream: &mut WorkerStream, count: usize) -> Result<Vec<Delivery>> {
-    let mut all = Vec::new();
-    while all.len() < count {
-        if let NodeMessage::Deliveries { deliveries, .. } = next(stream).await? {
-            all.extend(deliveries);
-        }
-    }
-    Ok(all)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_given_to_a_connection_that_is_gone_is_given_to_the_next_one() -> Result<()> {
     let cluster = Setup::plain().start().await?;
     let client = cluster.any()?;
-    let session: SessionId = "a session by hand".parse()?;
+    let (session, worker): (SessionId, _) = ("a session by hand".parse()?, stream::worker(QUEUE)?);
     let mut tokens = BTreeSet::new();
     for (number, moment) in ["before", "at once", "unread", "unconfirmed"].into_iter().enumerate() {
         let id = work::id(&format!("order-{number}"))?;
-        let mut stream = attach(&client, &session, Vec::new()).await?;
+        let (mut stream, _) = attach(&client, &session, &worker, Vec::new()).await?;
         if moment == "before" {
             drop(stream);
             work::open(&client, &id, 3, WORK, QUEUE).await?;
@@ -174,7 +128,7 @@ async fn what_is_given_to_a_connection_that_is_gone_is_given_to_the_next_one() -
             drop(stream);
         }
         // The same session, at any node: all that it has comes again, and once.
-        let mut stream = attach(cluster.client(number % 3), &session, Vec::new()).await?;
+        let (mut stream, _) = attach(cluster.client(number % 3), &session, &worker, Vec::new()).await?;
         let given = delivered(&mut stream, 3).await?;
         let keys: BTreeSet<_> = given.iter().map(|delivery| &delivery.key).collect();
         ensure!(keys.len() == 3 && given.len() == 3, "{moment}: {given:?}");
@@ -184,7 +138,7 @@ async fn what_is_given_to_a_connection_that_is_gone_is_given_to_the_next_one() -
         for delivery in &given {
             work::complete(&client, delivery, moment).await?;
         }
-        all_done(&client, &id, 3).await?;
+        work::all_done(&client, &id, 3).await?;
     }
     cluster.finish().await
 }
@@ -199,7 +153,7 @@ async fn rows_that_nobody_serves_do_not_stand_in_the_way_of_others() -> Result<(
     let hand = crew.hire(&client, "worker", QUEUE, |worker| worker.max_concurrency(4));
     let id = work::id("served")?;
     work::open(&client, &id, SERVED, WORK, QUEUE).await?;
-    all_done(&client, &id, SERVED).await?;
+    work::all_done(&client, &id, SERVED).await?;
 
     // Whoever asks about the others hears what is missing, while somebody serves another queue.
     let why = client.explain_row(&work::key(&unserved[0], 1)).await?.value;
@@ -234,7 +188,7 @@ async fn rows_of_a_worker_that_is_killed_go_to_another_one() -> Result<()> {
         "a death is no failed attempt: {executions:?}"
     );
     second.let_go();
-    all_done(&client, &id, 2).await?;
+    work::all_done(&client, &id, 2).await?;
     let tally = second.end().await?;
     ensure!(tally.completed == 2 && crew.executions(&id).len() == 4, "{tally:?}");
     cluster.finish().await
@@ -257,7 +211,7 @@ async fn a_worker_that_replies_after_its_row_was_given_to_another_is_not_heard()
     let executions = begun(&crew, &id, 2).await?;
     ensure!(executions[1].worker == "second", "{executions:?}");
     second.let_go();
-    all_done(&client, &id, 1).await?;
+    work::all_done(&client, &id, 1).await?;
     let before = check::workflow(&client, &id).await?;
 
     door.open();
@@ -290,7 +244,7 @@ async fn a_worker_is_told_when_its_work_is_for_nothing() -> Result<()> {
     })
     .await?;
     hand.let_go();
-    all_done(&client, &other, 1).await?;
+    work::all_done(&client, &other, 1).await?;
     let tally = hand.end().await?;
     ensure!((tally.cancelled, tally.completed, tally.failed) == (1, 1, 0), "{tally:?}");
     check::workflow(&client, &ended).await?;
@@ -312,7 +266,7 @@ async fn workers_that_end_in_good_order_lose_nothing_and_leave_nothing_behind() 
         let tally = hands.remove(0).end().await?;
         ensure!(tally.started == tally.completed && tally.cancelled == 0, "{tally:?}");
     }
-    all_done(&client, &id, ROWS).await?;
+    work::all_done(&client, &id, ROWS).await?;
     ensure!(crew.executions(&id).len() == ROWS as usize, "{} executions", crew.executions(&id).len());
     for hand in hands {
         hand.end().await?;
@@ -347,7 +301,7 @@ async fn a_worker_leaves_a_node_that_stands_still() -> Result<()> {
     cluster.nodes[stands].pause()?;
     let witness = cluster.client((stands + 1) % 3);
     work::open(witness, &id, 1, WORK, QUEUE).await?;
-    all_done(witness, &id, 1).await?;
+    work::all_done(witness, &id, 1).await?;
     cluster.nodes[stands].go_on()?;
     let tally = hand.end().await?;
     ensure!((tally.sessions, tally.started) == (1, 1), "{tally:?}");
