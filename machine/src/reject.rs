@@ -238,6 +238,18 @@ impl Reject {
         }
     }
 
+    /// True if the row is not, or not any more, that of whoever spoke under a claim: what was done for it counts for
+    /// nothing.
+    pub fn is_lost_claim(&self) -> bool {
+        matches!(
+            self,
+            Self::ClaimLost { .. }
+                | Self::AlreadyTerminal { .. }
+                | Self::RowNotFound { .. }
+                | Self::RowNotClaimed { .. }
+        )
+    }
+
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
         Self::InvalidArgument { what: what.into() }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use holdfast_client::{Client, Write};
-use holdfast_machine::Payload;
+use holdfast_machine::{Payload, Reject};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::activity::{Activity, Cancelled};
 use crate::counters::Counters;
 use crate::error::ActivityError;
-use crate::outcome::{Outcome, is_lost};
+use crate::outcome::Outcome;
 
 /// What runs an activity.
 pub(crate) type Handler = Arc<dyn Fn(Activity) -> BoxFuture<'static, Result<Payload, ActivityError>> + Send + Sync>;
@@ -114,7 +114,7 @@ async fn tell_heartbeat(activity: &Activity, client: &Client, care: Care, detail
     let told = client.heartbeat(&delivery.key, delivery.token, care.lease_ms, details, Write::default()).await;
     match told {
         Ok(_) => true,
-        Err(error) if is_lost(&error) => false,
+        Err(error) if error.reject().is_some_and(Reject::is_lost_claim) => false,
         Err(error) => {
             tracing::warn!(%error, "a heartbeat was not taken");
             true

@@ -50,36 +50,22 @@ pub(crate) async fn tell(
                 tracing::warn!(key = %delivery.key, %error, "an outcome was not answered yet");
                 tokio::select! {
                     () = sleep(PAUSE) => {}
-                    () = taken_away(&mut standing) => {
-                        counters.absorbed();
-                        return None;
-                    }
+                    () = taken_away(&mut standing) => break,
                 }
             }
-            error if is_lost(&error) => {
+            error if error.reject().is_some_and(Reject::is_lost_claim) => {
                 tracing::info!(key = %delivery.key, %error, "an outcome counts for nothing");
-                counters.absorbed();
-                return None;
+                break;
             }
             error => {
                 tracing::error!(key = %delivery.key, %error, "the store does not take an outcome");
-                let Some(instead) = after_refusal(&outcome, &error) else {
-                    counters.absorbed();
-                    return None;
-                };
+                let Some(instead) = after_refusal(&outcome, &error) else { break };
                 (outcome, write) = (instead, fresh());
             }
         }
     }
-}
-
-/// True if a call was refused because its row is not the worker's any more.
-pub(crate) fn is_lost(error: &ClientError) -> bool {
-    use Reject::{AlreadyTerminal, ClaimLost, RowNotClaimed, RowNotFound};
-    let reject = error.reject();
-    reject.is_some_and(|reject| {
-        matches!(reject, AlreadyTerminal { .. } | ClaimLost { .. } | RowNotFound { .. } | RowNotClaimed { .. })
-    })
+    counters.absorbed();
+    None
 }
 
 /// What to say when the store does not take what was said, a result that is too large for instance. Otherwise the row

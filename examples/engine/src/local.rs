@@ -159,12 +159,19 @@ impl LocalActivities {
             }
         };
         let seq = match answer {
-            // Somebody else has the row now, or its outcome is on record: this execution counts for nothing.
-            Err(StoreError::Reject(Reject::ClaimLost { .. } | Reject::AlreadyTerminal { .. })) => None,
-            // A result that the store does not take, too large say, is the activity's failure.
             Err(StoreError::Reject(reject)) => {
-                let failure = Failure::for_good(said(&reject));
-                until_answered(|write| self.store.fail(&key, Some(token), failure.clone(), write)).await?;
+                // Unless the row is lost, so that this execution counts for nothing: a result that the store does not
+                // take, too large say, is the activity's failure.
+                if !reject.is_lost_claim() {
+                    let failure = Failure::for_good(said(&reject));
+                    let failed = until_answered(|write| self.store.fail(&key, Some(token), failure.clone(), write));
+                    match failed.await {
+                        Err(StoreError::Reject(reject)) if reject.is_lost_claim() => {}
+                        failed => {
+                            failed?;
+                        }
+                    }
+                }
                 None
             }
             answer => answer?,
