@@ -23,6 +23,8 @@ use crate::store::Store;
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Beyond this a message is not even read, and the connection is cut.
 const READ_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
+/// What is set aside for reading on each connection; most of what workers say is short.
+const READ_BUFFER_BYTES: usize = 16 * 1024;
 /// The first message has to be there by then.
 const ATTACH_WITHIN: Duration = Duration::from_secs(10);
 /// Pings keep a connection open that says nothing, and find one that is dead.
@@ -47,7 +49,7 @@ type Messages = SplitStream<WebSocket>;
 
 /// The same upgrade with the limits of this stream.
 pub(super) fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
-    upgrade.max_message_size(READ_BYTES_MAX).max_frame_size(READ_BYTES_MAX)
+    upgrade.max_message_size(READ_BYTES_MAX).max_frame_size(READ_BYTES_MAX).read_buffer_size(READ_BUFFER_BYTES)
 }
 
 /// Serves one worker until its stream ends.
