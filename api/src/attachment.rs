@@ -27,8 +27,7 @@ use crate::store::{Store, StoreResult};
 use crate::{Answer, ReadMode, Write, metrics};
 use confirmation::Unconfirmed;
 
-/// The pauses before each try to tell the cluster that an attachment is gone. What it cannot be told, the end of the
-/// session's lease tells it.
+/// The pauses before each try to tell the cluster that an attachment is gone. The last one repeats until it is told.
 const DETACH_AFTER: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3)];
 /// A worker is asked for this many heartbeats in a lease.
@@ -349,7 +348,7 @@ impl Attachment {
         }
         // The state may say so before the reply does.
         let reason = if reason == Ended::SessionOver && state.closing { Ended::Closed } else { reason };
-        metrics::session_ended(reason);
+        metrics::session_ended(Some(reason));
         state.ended = Some((reason, problem));
         let seat = state.seat.take();
         // In these cases there is nothing to give back.
@@ -364,6 +363,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         if state.ended.is_none() {
+            metrics::session_ended(None);
             detach(self.store.clone(), self.session.clone(), self.number, state.seat.take());
         }
     }
@@ -377,12 +377,14 @@ impl State {
     }
 }
 
-/// Tells the cluster that an attachment is gone, if it can be told; its seat is taken until then.
-fn detach(store: Store, session: SessionId, attachment: u64, seat: Option<Seat>) {
+/// Tells the cluster that an attachment is gone, however long it takes until it can be told: until then the session is
+/// given rows that nobody takes. Its seat is taken until then.
+pub(crate) fn detach(store: Store, session: SessionId, attachment: u64, seat: Option<Seat>) {
     // Without a runtime the node has stopped.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        for pause in DETACH_AFTER {
+        let [.., last] = DETACH_AFTER;
+        for pause in DETACH_AFTER.into_iter().chain(std::iter::repeat(last)) {
             sleep(pause).await;
             let detached = store.change_session(&session, SessionChange::Detach { attachment }).await;
             match detached {

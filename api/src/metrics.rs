@@ -44,15 +44,16 @@ pub(crate) fn session_message(message: &NodeMessage) {
     counter!(SESSION_MESSAGES, "kind" => kind).increment(1);
 }
 
-/// Counts one attachment that ended.
-pub(crate) fn session_ended(reason: Ended) {
+/// Counts one attachment that ended, for this reason or because the worker was gone.
+pub(crate) fn session_ended(reason: Option<Ended>) {
     let reason = match reason {
-        Ended::Closed => "closed",
-        Ended::NodeStopping => "node_stopping",
-        Ended::SessionOver => "session_over",
-        Ended::Moved => "moved",
-        Ended::StreamDead => "stream_dead",
-        Ended::Refused => "refused",
+        Some(Ended::Closed) => "closed",
+        Some(Ended::NodeStopping) => "node_stopping",
+        Some(Ended::SessionOver) => "session_over",
+        Some(Ended::Moved) => "moved",
+        Some(Ended::StreamDead) => "stream_dead",
+        Some(Ended::Refused) => "refused",
+        None => "connection_lost",
     };
     counter!(SESSIONS_ENDED, "reason" => reason).increment(1);
 }

@@ -83,6 +83,10 @@ impl Store {
         Self { shared, fence: None }
     }
 
+    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+        Self { shared, fence: None }
+    }
+
     /// The same store, whose writes carry this fence unless a call brings its own.
     pub fn with_fence(&self, fence: Fence) -> Self {
         Self { shared: Arc::clone(&self.shared), fence: Some(fence) }

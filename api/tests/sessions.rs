@@ -7,87 +7,22 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use holdfast_api::http::{HttpOptions, router};
-use holdfast_api::{Ended, HeldRow, NodeMessage, SessionFilter, Store, StoreOptions, WithdrawnRow};
-use holdfast_client::{Client, ClientError, Delivery, PageCall, Problem, ReadMode, WorkerStream, Write};
+use holdfast_api::{Ended, NodeMessage, SessionFilter, Store, StoreOptions, WithdrawnRow};
+use holdfast_client::{Client, ClientError, Delivery, PageCall, Problem, ReadMode, Write};
 use holdfast_machine::{
-    Attached, Command, EventKind, Holder, NewEvent, Payload, Reject, RowStatus, SessionChange, SessionId, Worker,
+    Attached, Command, EventKind, Holder, NewEvent, Payload, Reject, RowStatus, SessionChange, Worker,
 };
+use support::sessions::{attach, delivered, ended, held, next, session, worker};
 use support::{DEADLINE, Served, claim, eventually, id, keys, listen, node, reject, serve};
 use tokio::time::timeout;
 use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-fn session(name: &str) -> SessionId {
-    name.parse().unwrap()
-}
-
-/// A worker for all that there is, with a lease that no test outlives.
-fn worker(max_concurrency: u32) -> Worker {
-    Worker {
-        identity: "me".parse().unwrap(),
-        namespaces: vec![Default::default()],
-        task_queue: Default::default(),
-        activity_types: Vec::new(),
-        max_concurrency,
-        node: None,
-        lease_ms: 3_600_000,
-    }
-}
-
-async fn attach(served: &Served, name: &str, worker: Worker, holding: Vec<HeldRow>) -> WorkerStream {
-    let mut stream = served.client.attach(session(name), worker, holding).await.unwrap();
-    assert!(matches!(next(&mut stream).await, NodeMessage::Attached { number: 1, .. }));
-    stream
-}
-
-/// The next message, whatever it is.
-async fn next(stream: &mut WorkerStream) -> NodeMessage {
-    timeout(DEADLINE, stream.next()).await.expect("no message came").expect("the stream ended").unwrap()
-}
-
-/// As many deliveries as that, in however many messages.
-async fn delivered(stream: &mut WorkerStream, count: usize) -> Vec<Delivery> {
-    let mut found = Vec::new();
-    while found.len() < count {
-        match next(stream).await {
-            NodeMessage::Deliveries { deliveries, .. } => found.extend(deliveries),
-            other => panic!("expected deliveries, not {other:?}"),
-        }
-    }
-    assert_eq!(found.len(), count);
-    found
-}
-
-async fn ended(stream: &mut WorkerStream) -> (Ended, Option<Problem>) {
-    match next(stream).await {
-        NodeMessage::Ended { reason, problem } => {
-            assert!(
-                timeout(DEADLINE, stream.next()).await.unwrap().is_none(),
-                "something came behind the last message"
-            );
-            (reason, problem)
-        }
-        other => panic!("expected the end, not {other:?}"),
-    }
-}
-
-fn held(delivery: &Delivery) -> HeldRow {
-    HeldRow { key: delivery.key.clone(), token: delivery.token }
-}
-
 impl Served {
-    async fn complete(&self, row: &Delivery) {
-        self.client.complete(&row.key, Some(row.token), Payload::default(), Write::default()).await.unwrap();
-    }
-
     async fn append(&self, workflow: &str, kind: EventKind) {
         let workflow = id(workflow);
         let head = self.client.workflow(&workflow, ReadMode::Linearizable).await.unwrap().value.workflow.unwrap().head;
         self.client.append(&workflow, head, vec![NewEvent::of(kind)], Write::default()).await.unwrap();
-    }
-
-    fn attached(&self, name: &str) -> Option<Attached> {
-        self.raft.view(|machine, _| machine.session(&session(name)).and_then(|session| session.attached.clone()))
     }
 }
 
@@ -389,6 +324,20 @@ async fn a_node_whose_start_is_not_in_the_log_sends_workers_to_another_one() {
     let client = Client::new([&starting, &served.url]).unwrap();
     let stream = client.attach(session("s-1"), worker(1), Vec::new()).await.unwrap();
     assert_eq!(stream.node_number(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_that_nobody_here_knows_of_is_given_back() {
+    let served = serve().await;
+    let boot = served.raft.view(|machine, _| machine.member(&node()).unwrap().boot.clone().unwrap());
+    let to = Attached { node: node(), boot };
+    // As when the answer to it was lost.
+    let change = SessionChange::Attach { worker: worker(9), to };
+    served.raft.propose(Command::Session { session: session("s"), change }.into()).await.unwrap().reply.unwrap();
+    eventually("the session is detached", || served.attached("s").is_none()).await;
+    served.stage("w", [1]).await;
+    let mut stream = attach(&served, "s", worker(9), Vec::new()).await;
+    delivered(&mut stream, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

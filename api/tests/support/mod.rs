@@ -1,7 +1,8 @@
 //! One node of a cluster of one, in this process, with its store over real HTTP.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
 
 mod conformance;
+pub mod sessions;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
