@@ -47,6 +47,8 @@ class Holdfast:
 
     def __init__(self, urls: Sequence[str], patience_s: float = 30.0):
         self.urls = [url.rstrip("/") for url in urls]
+        if not self.urls:
+            raise ValueError("a cluster needs the URL of at least one node")
         self.patience_s = patience_s
         self._preferred = 0
         self._sessions = threading.local()

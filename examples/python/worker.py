@@ -241,6 +241,8 @@ def charge(execution: Execution) -> Json:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     logging.basicConfig(level=logging.INFO)
     first = Worker(Holdfast(sys.argv[1:]), "w-1", {"charge": charge}, slots=8)
     for number in (signal.SIGTERM, signal.SIGINT):
