@@ -249,16 +249,23 @@ async fn a_shard_whose_owner_is_down_says_who_is_to_adopt_it() -> Result<()> {
             machine.explain_shard(ShardId(0), &Vantage { now: machine.now(), ..Vantage::default() })
         }))
     };
-    let owned = explain(&bare)?;
-    ensure!(matches!(owned, ShardReason::Owned { .. }), "{owned:?}");
+    // The node that is asked may have to catch up with what was agreed on.
+    wait_until("the shard is owned", LONG, async || {
+        let owned = explain(&bare)?;
+        ensure!(matches!(owned, ShardReason::Owned { .. }), "{owned:?}");
+        Ok(())
+    })
+    .await?;
     bare.stop(gone).await?;
     bare.committed_as(gone, false).await?;
-    match explain(&bare)? {
+    wait_until("the shard's owner is down", LONG, async || match explain(&bare)? {
         ShardReason::OwnerDown { owner, down_since: Some(_), adopter: Some(adopter), .. } => {
             ensure!(owner.as_str() == NAMES[gone] && adopter != owner, "{adopter}");
+            Ok(())
         }
         other => bail!("{other:?}"),
-    }
+    })
+    .await?;
     bare.finish().await;
     Ok(())
 }
