@@ -136,7 +136,7 @@ async fn ended(trial: &Trial) -> Result<()> {
         RowReason::DeadLetter { outcome_seq: Some(9), failure_delivered: true, .. } => {}
         other => bail!("a row that failed for good: {other:?}"),
     }
-    same("its outlook", failed.outlook, Outlook::HeldUp)?;
+    same("its outlook", failed.outlook, Outlook::Finished)?;
     let cancelled = RowReason::Finished { status: RowStatus::Cancelled, outcome_seq: None };
     same("a row that was settled", row(trial, &row_key(&workflow, 3)).await?, cancelled)
 }

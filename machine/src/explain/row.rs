@@ -231,7 +231,7 @@ impl RowReason {
     pub fn outlook(&self) -> Outlook {
         match self {
             Self::NoSuchRow { .. } => Outlook::Unknown,
-            Self::Finished { .. } => Outlook::Finished,
+            Self::Finished { .. } | Self::DeadLetter { outcome_seq: Some(_), .. } => Outlook::Finished,
             Self::NotYetVisible { .. }
             | Self::WaitingForRetry { .. }
             | Self::ClaimedBySession { .. }

@@ -89,6 +89,7 @@ fn rows_that_have_ended() {
     let RowReason::DeadLetter { outcome_seq: Some(9), failure_delivered: true, .. } = row(&trial, "order-1:2") else {
         panic!("{:?}", row(&trial, "order-1:2"));
     };
+    assert_eq!(row(&trial, "order-1:2").outlook(), Outlook::Finished, "its workflow has the outcome and goes on");
     trial.ask(Command::Settle { workflow: id("order-1") }).unwrap();
     let cancelled = RowReason::Finished { status: RowStatus::Cancelled, outcome_seq: None };
     let alone = Vantage { no_quorum: Some(no_quorum()), ..at(1_000) };

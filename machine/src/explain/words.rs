@@ -191,6 +191,10 @@ impl RowReason {
     pub fn advice(&self) -> String {
         match self {
             Self::NoSuchRow { .. } => "Check the key: it is the workflow's id, a colon, and the activity's ordinal.",
+            Self::DeadLetter { outcome_seq: Some(_), .. } => {
+                "The failure is on record and stands; the workflow goes on with it. A forced redrive would run the \
+                 activity once more and change nothing of that."
+            }
             Self::DeadLetter { .. } => {
                 "Mend what made it fail; then redrive it (`POST /v1/outbox/rows/{key}/redrive`; forced if its workflow \
                  has heard of it), or let the workflow go on without it."
