@@ -148,7 +148,7 @@ impl<'a> Apply<'a> {
         }
     }
 
-    fn members(&mut self, members: &[Member]) {
+    pub fn members(&mut self, members: &[Member]) {
         let named: BTreeMap<_, _> = members.iter().map(|member| (&member.name, member)).collect();
         let gone: Vec<_> = self.state.members.keys().filter(|name| !named.contains_key(name)).cloned().collect();
         for node in gone {

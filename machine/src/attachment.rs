@@ -142,7 +142,7 @@ impl Apply<'_> {
     }
 
     /// Takes a session out and puts the rows that it held back to pending; returns how many.
-    fn end_session(&mut self, id: &SessionId, reason: Disconnected) -> u64 {
+    pub fn end_session(&mut self, id: &SessionId, reason: Disconnected) -> u64 {
         let turn = self.state.sessions.turn(id).is_some();
         let Some((session, held)) = self.state.sessions.remove(id) else { return 0 };
         self.state.delete(keys::session(id));

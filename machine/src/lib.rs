@@ -19,7 +19,8 @@
 //!
 //! [`Command`] lists what can be asked, `apply.rs` is the way in, and one file each holds what the
 //! commands do: `commit.rs` (with `projection.rs`: what events make of a workflow, and `staging.rs`), `claim.rs`,
-//! `transition.rs`, `attachment.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`.
+//! `transition.rs`, `attachment.rs`, `timer.rs`, `recovery.rs`, `removal.rs`, `dead_letter.rs`, `shard.rs`, `dedup.rs`,
+//! `restore.rs`.
 //! `dispatch.rs` gives due rows to worker sessions at the end of each entry (`session_index.rs`: which has room).
 //! `row_index.rs` keeps live rows in the order of claims, `timer_index.rs` timers in the order of firing,
 //! `visibility.rs` finds workflows by what they are, `explain.rs` says why something does not move, `deadline.rs` ends
@@ -62,6 +63,7 @@ mod reject;
 mod removal;
 pub mod rendezvous;
 mod reply;
+mod restore;
 mod row_counts;
 mod row_index;
 #[cfg(feature = "openapi")]
@@ -108,6 +110,7 @@ pub use query::ReadMode;
 pub use reject::Reject;
 pub use removal::DuePurge;
 pub use reply::{Claimed, Committed, Moved, Reply, Returned, Staged};
+pub use restore::{EPOCHS_LEFT, INDEXES_LEFT, Restored};
 pub use row_counts::RowCounts;
 pub use row_index::{PendingRoute, Route};
 pub use session::{Attached, Disconnected, Session, SessionChange, SessionReply, Worker};

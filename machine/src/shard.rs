@@ -17,7 +17,7 @@ use crate::member::Liveness;
 use crate::outbox::{Holder, Row};
 use crate::reject::Reject;
 use crate::reply::{Moved, Reply};
-use crate::state::Apply;
+use crate::state::{Apply, Machine};
 
 pub(crate) const NO_MEMBER: &str = "is no member of the cluster";
 pub(crate) const BOOTED_SINCE: &str = "has started again since; this process of it is over";
@@ -58,9 +58,13 @@ impl Directory {
     pub fn owned_by(&self, node: &NodeName) -> impl Iterator<Item = &ShardEntry> {
         self.0.values().filter(move |entry| entry.owner == *node)
     }
+}
 
+impl Machine {
+    /// Who owns a shard, if anybody, and under which epoch.
     fn holder(&self, shard: ShardId) -> (Option<NodeName>, Epoch) {
-        self.get(shard).map_or((None, Epoch(0)), |entry| (Some(entry.owner.clone()), entry.epoch))
+        let nobody = (None, self.meta.epoch_floor);
+        self.directory.get(shard).map_or(nobody, |entry| (Some(entry.owner.clone()), entry.epoch))
     }
 }
 
@@ -69,7 +73,7 @@ impl Apply<'_> {
     pub fn check_fence(&self, fence: Option<&Fence>, workflow: &WorkflowId) -> Result<(), Reject> {
         let Some(fence) = fence else { return Ok(()) };
         let shard = self.state.shard_of(workflow);
-        let (owner, epoch) = self.state.directory.holder(shard);
+        let (owner, epoch) = self.state.holder(shard);
         if owner.as_ref() == Some(&fence.owner) && epoch == fence.epoch {
             return Ok(());
         }
@@ -164,7 +168,8 @@ impl Apply<'_> {
             return Ok(Err(reject));
         }
         let Some(entry) = self.state.directory.get(shard).cloned() else {
-            return Ok(Err(Reject::EpochConflict { shard, owner: None, epoch: Epoch(0) }));
+            let (owner, epoch) = self.state.holder(shard);
+            return Ok(Err(Reject::EpochConflict { shard, owner, epoch }));
         };
         if entry.owner != from || entry.epoch != expected_epoch {
             let ShardEntry { owner: held_by, epoch, .. } = entry;
@@ -198,7 +203,7 @@ impl Apply<'_> {
         if let Err(reject) = self.check_shard(shard).and_then(|()| self.check_serves(&to)) {
             return Ok(Err(reject));
         }
-        let (owner, epoch) = self.state.directory.holder(shard);
+        let (owner, epoch) = self.state.holder(shard);
         let from = match owner {
             Some(owner) if epoch == expected_epoch => owner,
             owner => return Ok(Err(Reject::EpochConflict { shard, owner, epoch })),
@@ -252,7 +257,7 @@ impl Apply<'_> {
     }
 
     fn own(&mut self, shard: ShardId, owner: &NodeName, previous: Option<NodeName>) -> Epoch {
-        let (_, last) = self.state.directory.holder(shard);
+        let (_, last) = self.state.holder(shard);
         let epoch = Epoch(last.0 + 1);
         self.state.put_shard(ShardEntry { shard, owner: owner.clone(), epoch, since: self.now(), previous });
         epoch

@@ -15,7 +15,7 @@ use crate::archive::{Archive, ArchiveResult, Pair, Writes};
 use crate::dispatch::{Stirred, session_claim};
 use crate::event::{ClusterEvent, Effect};
 use crate::history::{Workflow, WorkflowStatus};
-use crate::id::{DispatchKey, IdempotencyKey, Millis, Namespace, NodeName, ShardId, WorkflowId};
+use crate::id::{DispatchKey, Epoch, IdempotencyKey, Millis, Namespace, NodeName, ShardId, WorkflowId};
 use crate::keys::{self, Key};
 use crate::member::MemberState;
 use crate::namespace::NamespaceState;
@@ -40,6 +40,8 @@ pub struct Meta {
     pub shard_count: u32,
     /// True if the last entry had more rows to give to sessions than one entry may.
     pub dispatch_cut: bool,
+    /// The epoch that a shard without an owner has: above 0 in a cluster that began with another one's backup.
+    pub epoch_floor: Epoch,
 }
 
 /// The deterministic state machine. See the crate's page for its rules.

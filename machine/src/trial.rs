@@ -87,6 +87,12 @@ impl Trial {
         trial
     }
 
+    /// A trial that goes on from a state.
+    pub fn of(machine: Machine, archive: MemoryArchive, at: u64) -> Self {
+        let index = machine.applied();
+        Self { machine, archive, at, index }
+    }
+
     pub fn apply(&mut self, requests: Vec<Request>) -> Applied {
         self.index += 1;
         let entry = Entry { at: Millis(self.at), requests };
