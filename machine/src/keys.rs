@@ -53,6 +53,7 @@ pub const STATE_VERSION: u8 = 1;
 
 pub(crate) type Key = Vec<u8>;
 
+pub(crate) const META: u8 = b'M';
 pub(crate) const MEMBERS: u8 = b'N';
 pub(crate) const SHARDS: u8 = b'S';
 pub(crate) const OPEN_WORKFLOWS: u8 = b'A';
@@ -68,6 +69,8 @@ pub(crate) const TURNS: u8 = b'c';
 pub(crate) const RUNS: u8 = b'R';
 pub(crate) const FINISHED_ROWS: u8 = b'O';
 pub(crate) const OUTCOMES: u8 = b'T';
+/// The tables that stay on disk.
+pub(crate) const COLD: &[u8] = b"BEWROIDTGHVZPYX";
 
 fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
     let mut key = Vec::with_capacity(2 + id.len() + rest.iter().map(|part| part.len()).sum::<usize>());
@@ -81,7 +84,7 @@ fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
 }
 
 pub(crate) fn meta() -> Key {
-    vec![b'M']
+    vec![META]
 }
 
 pub(crate) fn member(name: &NodeName) -> Key {
@@ -301,15 +304,22 @@ pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 /// The value of a stored form.
 pub(crate) fn decode<T: DeserializeOwned>(key: &[u8], stored: &[u8]) -> ArchiveResult<T> {
-    let damaged = |problem: String| {
-        let table = key.first().copied().unwrap_or(b'?') as char;
-        ArchiveError(format!("a row of table {table}, key {}: {problem}", String::from_utf8_lossy(key)))
-    };
-    match stored.split_first() {
-        Some((&STATE_VERSION, value)) => postcard::from_bytes(value).map_err(|e| damaged(e.to_string())),
-        Some((version, _)) => Err(damaged(format!("unknown version {version}"))),
-        None => Err(damaged("empty value".to_owned())),
+    check_version(key, stored)?;
+    postcard::from_bytes(&stored[1..]).map_err(|error| damaged(key, &error.to_string()))
+}
+
+/// Refuses a stored form that is not of this version.
+pub(crate) fn check_version(key: &[u8], stored: &[u8]) -> ArchiveResult<()> {
+    match stored.first() {
+        Some(&STATE_VERSION) => Ok(()),
+        Some(version) => Err(damaged(key, &format!("unknown version {version}"))),
+        None => Err(damaged(key, "empty value")),
     }
+}
+
+fn damaged(key: &[u8], problem: &str) -> ArchiveError {
+    let table = key.first().copied().unwrap_or(b'?') as char;
+    ArchiveError(format!("a row of table {table}, key {}: {problem}", String::from_utf8_lossy(key)))
 }
 
 #[cfg(test)]

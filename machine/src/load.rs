@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::archive::{Archive, ArchiveResult, Pair};
+use crate::archive::{Archive, ArchiveError, ArchiveResult, Pair};
 use crate::dispatch::session_claim;
 use crate::id::{IdempotencyKey, WorkflowId};
 use crate::keys;
@@ -14,7 +14,40 @@ use crate::timer::Armed;
 /// How many rows a load reads at a time.
 const LOAD_BATCH: usize = 1_024;
 
+/// The tables that a load reads.
+const LOADED: &[u8] = &[
+    keys::META,
+    keys::MEMBERS,
+    keys::SHARDS,
+    keys::NAMESPACES,
+    keys::REMOVALS,
+    keys::OPEN_WORKFLOWS,
+    keys::SESSIONS,
+    keys::TURNS,
+    keys::LIVE_ROWS,
+    keys::TIMERS,
+    keys::REPLIES,
+    keys::LANES,
+];
+
 impl Machine {
+    /// True for a row that [`Machine::load`] reads. They are as many as what lives, however much is finished.
+    pub fn loads(key: &[u8]) -> bool {
+        key.first().is_some_and(|table| LOADED.contains(table))
+    }
+
+    /// Checks what can be told of a stored row by itself: its table and the version of its value.
+    ///
+    /// # Errors
+    /// What is wrong, with the key.
+    pub fn check_row(key: &[u8], value: &[u8]) -> ArchiveResult<()> {
+        let is_known = |table: &u8| LOADED.contains(table) || keys::COLD.contains(table);
+        if !key.first().is_some_and(is_known) {
+            return Err(ArchiveError(format!("the key {} is of no table", String::from_utf8_lossy(key))));
+        }
+        keys::check_version(key, value)
+    }
+
     /// Rebuilds the live state from what storage holds.
     ///
     /// # Errors

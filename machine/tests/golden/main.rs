@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod find;
+mod formats;
 mod parse;
 mod play;
 mod script;

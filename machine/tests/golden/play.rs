@@ -183,7 +183,7 @@ impl Player {
 }
 
 /// Remembers a token that was given out, whether by a claim or to a session.
-fn note(tokens: &mut BTreeMap<DispatchKey, Vec<ClaimToken>>, key: &DispatchKey, token: ClaimToken) {
+pub fn note(tokens: &mut BTreeMap<DispatchKey, Vec<ClaimToken>>, key: &DispatchKey, token: ClaimToken) {
     let known = tokens.entry(key.clone()).or_default();
     if !known.contains(&token) {
         known.push(token);
@@ -191,7 +191,7 @@ fn note(tokens: &mut BTreeMap<DispatchKey, Vec<ClaimToken>>, key: &DispatchKey, 
 }
 
 /// `name`, `name=down`, `name=silent` or `name=joining`.
-fn member((number, word): (usize, &str)) -> Member {
+pub fn member((number, word): (usize, &str)) -> Member {
     let (name, state) = word.split_once('=').unwrap_or((word, "up"));
     let liveness = match state {
         "up" => Liveness::Up,
