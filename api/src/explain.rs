@@ -1,7 +1,6 @@
 //! Explaining: what the state machine cannot know of the reasons why something does not move. Whether this node reaches
 //! a majority, whether a disk is full, who waits here for work, and what log time is between entries.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_client::wire::Explanation;
@@ -10,32 +9,33 @@ use holdfast_machine::{
     RowReason, ShardId, ShardReason, Vantage, WorkflowId, WorkflowReason,
 };
 use holdfast_raft::{ProposeError, Status};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::read::leader;
 use crate::store::{Store, StoreResult};
-use crate::waiting::wall_clock;
 use crate::{Answer, ReadMode};
 
 /// A disk that was full is taken to be full for so long after a write was refused.
-const FULL_FOR_MS: u64 = 10_000;
+const FULL_FOR: Duration = Duration::from_secs(10);
 
-/// When a write was refused last because a disk was full, in unix milliseconds; 0 for never.
+/// When a write was refused last because a disk was full, if none has been taken since.
 #[derive(Debug, Default)]
-pub(crate) struct FullDisk(AtomicU64);
+pub(crate) struct FullDisk(Mutex<Option<Instant>>);
 
 impl FullDisk {
     /// A write was refused, or was not.
     pub fn note(&self, error: Option<&ProposeError>) {
         match error {
-            Some(ProposeError::StorageFull) => self.0.store(wall_clock().0, Ordering::Relaxed),
-            None if self.0.load(Ordering::Relaxed) > 0 => self.0.store(0, Ordering::Relaxed),
-            _ => {}
+            Some(ProposeError::StorageFull) => *self.0.lock() = Some(Instant::now()),
+            None => *self.0.lock() = None,
+            Some(_) => {}
         }
     }
 
     fn is_full(&self) -> bool {
-        wall_clock().0.saturating_sub(self.0.load(Ordering::Relaxed)) < FULL_FOR_MS
+        self.0.lock().is_some_and(|refused| refused.elapsed() < FULL_FOR)
     }
 }
 

@@ -1,10 +1,9 @@
 //! What is counted, and under which names. A node renders it at `/metrics`.
 
-use std::time::Instant;
-
 use holdfast_client::wire::{Ended, NodeMessage};
 use holdfast_machine::Command;
 use metrics::{counter, gauge, histogram};
+use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::store::Store;

@@ -4,7 +4,7 @@
 //! durable on a majority and applied there; [`Answer::index`] is its place in the log.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_machine::{
     BootId, Command, Commit, Committed, DispatchKey, Epoch, Fence, Limits, Millis, Moved, NewEvent, NewRow, NodeName,
@@ -12,6 +12,7 @@ use holdfast_machine::{
 };
 use holdfast_raft::Handle;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::attachments::Attachments;
 use crate::error::StoreError;
@@ -74,7 +75,8 @@ impl Store {
     /// run until the store's last clone is gone.
     pub fn new(raft: Handle, options: StoreOptions) -> Self {
         let (effects, histories, sessions) = (raft.effects(), raft.effects(), raft.effects());
-        let (waiting, growth, attachments) = Default::default();
+        let waiting = Arc::new(Waiting::new(raft.clock()));
+        let (growth, attachments) = Default::default();
         let (full_disk, closed) = (FullDisk::default(), watch::Sender::new(false));
         let shared = Arc::new(Shared { raft, options, waiting, growth, attachments, full_disk, closed });
         tokio::spawn(crate::waiting::watch_for_work(Arc::downgrade(&shared), effects));

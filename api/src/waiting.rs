@@ -12,9 +12,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use holdfast_machine::{DispatchKey, Effect, Machine, Millis, Namespace, NodeName, Poll, Scope, TaskQueue, WorkflowId};
+use holdfast_raft::Clock;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -61,11 +62,11 @@ impl Want {
 }
 
 /// All seats of one node.
-#[derive(Debug, Default)]
 pub(crate) struct Waiting {
     hall: Mutex<Hall>,
     /// There are pools to look at, or an earlier time to wake at.
     changed: Notify,
+    wall: Arc<dyn Clock>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +94,6 @@ struct Place {
 }
 
 /// A claim's place in the line. Dropping it leaves the line.
-#[derive(Debug)]
 pub(crate) struct Seat {
     waiting: Arc<Waiting>,
     pool: Pool,
@@ -102,6 +102,15 @@ pub(crate) struct Seat {
 }
 
 impl Waiting {
+    /// No seats, at a node that goes by this wall clock.
+    pub fn new(wall: Arc<dyn Clock>) -> Self {
+        Self { hall: Mutex::default(), changed: Notify::default(), wall }
+    }
+
+    fn wall_time(&self) -> Millis {
+        Millis(self.wall.now_ms())
+    }
+
     /// Takes the last place of the line for `want`.
     pub fn sit(self: &Arc<Self>, want: Want) -> Seat {
         let pool = want.pool();
@@ -117,7 +126,7 @@ impl Waiting {
     /// Deals the due rows of a pool to its seats, and calls those that get some.
     pub fn look(&self, machine: &Machine, pool: &Pool) {
         let mut hall = self.hall.lock();
-        let now = hall.clock.now(machine.now(), wall_clock());
+        let now = hall.clock.now(machine.now(), self.wall_time());
         let Some(line) = hall.lines.get_mut(pool) else { return };
         let before = line.next_due;
         line.next_due = line.deal(machine, &pool.0, now);
@@ -136,12 +145,12 @@ impl Waiting {
 
     /// An entry was stamped with this time though a row seemed due: the leader's clock is behind ours.
     pub fn correct_clock(&self, at: Millis) {
-        self.hall.lock().clock.correct(at, wall_clock());
+        self.hall.lock().clock.correct(at, self.wall_time());
     }
 
     /// Log time as it is between entries, as far as this node can tell.
     pub fn log_time(&self, machine: &Machine) -> Millis {
-        self.hall.lock().clock.now(machine.now(), wall_clock())
+        self.hall.lock().clock.now(machine.now(), self.wall_time())
     }
 
     /// What the seats wait for, those with the same wish once.
@@ -168,7 +177,7 @@ impl Waiting {
     /// those with a row whose time has come.
     fn take_stirred(&self, machine: &Machine) -> BTreeSet<Pool> {
         let mut hall = self.hall.lock();
-        let now = hall.clock.now(machine.now(), wall_clock());
+        let now = hall.clock.now(machine.now(), self.wall_time());
         let mut pools = std::mem::take(&mut hall.stirred);
         let due = hall.lines.iter().filter(|(_, line)| line.next_due.is_some_and(|at| at <= now));
         pools.extend(due.map(|(pool, _)| pool.clone()));
@@ -178,7 +187,7 @@ impl Waiting {
     /// How long it is until the next row's time.
     fn pause(&self, machine: &Machine) -> Duration {
         let mut hall = self.hall.lock();
-        let now = hall.clock.now(machine.now(), wall_clock());
+        let now = hall.clock.now(machine.now(), self.wall_time());
         let next = hall.lines.values().filter_map(|line| line.next_due).min();
         next.map_or(SLEEP_MAX, |at| Duration::from_millis(at.0.saturating_sub(now.0)).min(SLEEP_MAX))
     }
@@ -290,12 +299,6 @@ impl LogClock {
         let ahead = i128::from(at.0) - i128::from(wall.0);
         self.ahead_ms = ahead.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
     }
-}
-
-/// The wall clock in unix milliseconds.
-pub(crate) fn wall_clock() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Looks at the lines whenever there may be work, until the store is gone.

@@ -3,12 +3,12 @@
 //! Owners are spread over all configured members once all of them have started. If some do not start, those that
 //! have wait a while and then go on without them; a quorum they must be in any case, to commit anything.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_machine::rendezvous::spread;
 use holdfast_machine::{Command, Machine, MemberState, NodeName, ShardId};
 use holdfast_raft::Handle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Between two looks at the state while there is something to wait for.
 const PAUSE: Duration = Duration::from_millis(50);

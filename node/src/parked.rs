@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use holdfast_api::Store;
 use holdfast_machine::{ClusterEvent, Effect, NodeName, Parked, ParkedRoute, Route};
-use holdfast_raft::{Clock, Handle, SystemClock};
+use holdfast_raft::Handle;
 use metrics::gauge;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
@@ -92,7 +92,7 @@ impl ParkedWatch {
             let due_in = tokio::select! {
                 () = sleep_until(wake) => return Some(()),
                 effect = effects.recv() => match effect {
-                    Ok((_, Effect::RowsDue { at, .. })) => at.0.saturating_sub(SystemClock.now_ms()),
+                    Ok((_, Effect::RowsDue { at, .. })) => at.0.saturating_sub(self.handle.clock().now_ms()),
                     Ok((_, Effect::ShardAcquired { .. } | Effect::TopologyChanged)) | Err(RecvError::Lagged(_)) => 0,
                     Ok(_) => continue,
                     Err(RecvError::Closed) => return None,

@@ -11,7 +11,7 @@ use futures::Stream;
 use holdfast_api::http::{HttpOptions, router};
 use holdfast_api::{EventMessage, Store, StoreOptions};
 use holdfast_machine::{BootId, NodeName};
-use holdfast_raft::{Compaction, Detection, Handle, MemberConfig, Options, PeerListen, Raft, Timing};
+use holdfast_raft::{Compaction, Detection, Environment, Handle, MemberConfig, Options, PeerListen, Raft, Timing};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -91,35 +91,59 @@ impl Node {
             to_tokio(http).map_err(|source| StartError::Listen { key: "http_listen", addr: http_addr, source })?;
 
         identity.warn_of_another_port(peer_addr);
-        let handle = Raft::start(options(&config, &identity, peer)).await?;
-        let boot_id = fresh_boot();
-        let mut store_options = StoreOptions::new(identity.name.clone(), boot_id.clone());
-        store_options.limits = config.limits.limits();
-        let store = Store::new(handle.clone(), store_options);
-        tracing::info!(node = %identity.name, id = identity.id, cluster = config.cluster_id, http = %http_addr,
-            peers = %peer_addr, data = %config.data_dir.display(), "started");
+        let listen = PeerListen::Bound(peer);
+        let (mut node, booted) = Self::assemble(&config, identity, Environment::default(), listen).await?;
+        (node.http_addr, node.peer_addr) = (http_addr, peer_addr);
+        tracing::info!(node = %node.identity.name, id = node.identity.id, cluster = config.cluster_id,
+            http = %http_addr, peers = %peer_addr, data = %config.data_dir.display(), "started");
+        let metrics = telemetry::recorder()
+            .inspect_err(|error| tracing::warn!(%error, "no /metrics here: this process has a recorder of its own"))
+            .ok();
+        node.http = Some(node.serve_http(listener, metrics.clone()));
+        node.start_tasks(&config, booted, metrics);
+        Ok(node)
+    }
 
+    /// Starts a node that takes what it needs of the outside world from `environment`, and has no HTTP API, which does
+    /// not know any other world than the operating system's. For simulations; runs on a runtime of any kind.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing keeps running then.
+    pub async fn start_in(config: Config, environment: Environment) -> Result<Self, StartError> {
+        let identity = config.check()?;
+        let listen = PeerListen::Address(config.peer_listen.to_string());
+        let (node, booted) = Self::assemble(&config, identity, environment, listen).await?;
+        node.start_tasks(&config, booted, None);
+        Ok(node)
+    }
+
+    /// All parts of a node, and the place in which its boot is announced; no task runs yet.
+    async fn assemble(
+        config: &Config,
+        identity: Identity,
+        environment: Environment,
+        peer: PeerListen,
+    ) -> Result<(Self, watch::Sender<Option<Arc<Booted>>>), StartError> {
+        let handle = Raft::start(options(config, &identity, environment, peer)).await?;
+        let boot = fresh_boot();
+        let mut store_options = StoreOptions::new(identity.name.clone(), boot.clone());
+        store_options.limits = config.limits.limits();
         let (booted_sender, booted) = watch::channel(None);
-        let mut node = Self {
+        let node = Self {
             identity,
-            boot: boot_id,
+            boot,
+            store: Store::new(handle.clone(), store_options),
             handle,
-            store,
             booted,
-            http_addr,
-            peer_addr,
+            http_addr: config.http_listen,
+            peer_addr: config.peer_listen,
             shutdown_timeout: config.shutdown_timeout(),
             http: None,
             http_stop: CancellationToken::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        let metrics = telemetry::recorder()
-            .inspect_err(|error| tracing::warn!(%error, "no /metrics here: this process has a recorder of its own"))
-            .ok();
-        node.http = Some(node.serve_http(listener, metrics.clone()));
-        node.start_tasks(&config, booted_sender, metrics);
-        Ok(node)
+        Ok((node, booted_sender))
     }
 
     /// The typed store of this node.
@@ -326,15 +350,15 @@ fn fresh_boot() -> BootId {
     BootId::new(uuid::Uuid::new_v4().to_string()).expect("a uuid is a valid id")
 }
 
-fn options(config: &Config, identity: &Identity, peer: TcpListener) -> Options {
+fn options(config: &Config, identity: &Identity, environment: Environment, peer: PeerListen) -> Options {
     let members = identity.members.iter().map(|(id, name, addr)| MemberConfig {
         id: *id,
         name: name.clone(),
         peer_addr: addr.clone(),
         http_addr: String::new(),
     });
-    let listen = PeerListen::Bound(peer);
-    let mut options = Options::new(&config.cluster_id, identity.id, &config.data_dir, members.collect(), listen);
+    let mut options = Options::new(&config.cluster_id, identity.id, &config.data_dir, members.collect(), peer);
+    options.environment = environment;
     let (raft, detector) = (&config.raft, &config.detector);
     options.timing = Timing {
         heartbeat_ms: raft.heartbeat_ms,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use holdfast_machine::{Command, DispatchKey, Holder, Machine, Millis, Reply, Row};
-use holdfast_raft::{Clock, Handle, SystemClock};
+use holdfast_raft::Handle;
 use tokio::time::{Instant, sleep};
 
 /// The longest pause between two looks at what is first; a lease that was just made, or a timer that was just
@@ -40,7 +40,7 @@ pub(crate) async fn move_time(handle: Handle) {
     loop {
         let pause = match first_due(&handle) {
             None => LOOK_INTERVAL,
-            Some(at) => match at.0.saturating_sub(SystemClock.now_ms()) {
+            Some(at) => match at.0.saturating_sub(handle.clock().now_ms()) {
                 0 if handle.is_leader() => match handle.propose(Command::Tick.into()).await {
                     // There may be more of them than one entry ends or gives.
                     Ok(_) => Duration::from_millis(1),
@@ -81,7 +81,7 @@ pub(crate) async fn purge(handle: Handle) {
 
 /// Looks from where the last look ended, and removes a portion of what is due. Returns the pause after it.
 async fn purge_next(handle: &Handle, from: &mut usize) -> Duration {
-    let wall = Millis(SystemClock.now_ms());
+    let wall = Millis(handle.clock().now_ms());
     let found = match handle.view(|machine, archive| machine.due_purge(archive, wall.max(machine.now()), *from)) {
         Ok(found) => found,
         Err(error) => {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::Committed;
+use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::leader::LeaderDesk;
 use crate::peers::Links;
@@ -41,6 +42,7 @@ pub enum TransferError {
 
 /// All that belongs to a running node.
 pub(crate) struct Running {
+    pub clock: Arc<dyn Clock>,
     pub core: Core,
     pub replica: Arc<Replica>,
     pub proposer: Proposer,
@@ -106,6 +108,11 @@ impl Handle {
     /// Set once the node cannot go on (a failed disk), with the reason. It acknowledges nothing from then on.
     pub fn fatal(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.0.progress.fatal()
+    }
+
+    /// The wall clock that this node goes by.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock.clone()
     }
 
     /// This node's picture of itself and of the cluster.

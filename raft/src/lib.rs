@@ -18,6 +18,7 @@
 mod batcher;
 mod clock;
 mod detector;
+mod environment;
 mod feed;
 mod handle;
 mod leader;
@@ -38,6 +39,7 @@ mod wire;
 
 pub use batcher::Committed;
 pub use clock::{Clock, SystemClock};
+pub use environment::{Environment, PeerListener, PeerNetwork, PeerStream};
 pub use feed::{Feed, FeedItem, Since, Subscription};
 pub use handle::{Handle, TransferError};
 pub use leader::REQUEST_BYTES_MAX;

@@ -110,11 +110,21 @@ fn entry(record: LogRecord, expected: u64) -> io::Result<LogEntry> {
     Ok(LogEntry { log_id: from_storage(record.id), payload })
 }
 
-/// Runs `work` where it may wait for the disk.
+/// Runs `work` where it may wait for the disk: on another thread, unless the runtime has but one. There it would hold up
+/// nobody but this node, and the order of things stays the same from run to run, as a simulation needs it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
+    if has_one_thread() {
+        return work();
+    }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// True if there is no other thread that would go on with the runtime's tasks while this one waits.
+pub(crate) fn has_one_thread() -> bool {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {

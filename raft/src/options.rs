@@ -2,11 +2,10 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use holdfast_machine::NodeName;
 
-use crate::clock::{Clock, SystemClock};
+use crate::environment::Environment;
 
 /// One member of the static first list, the same on all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +135,8 @@ pub struct Options {
     pub compaction: Compaction,
     /// Events that the feed keeps.
     pub feed_capacity: usize,
-    /// The wall clock.
-    pub clock: Arc<dyn Clock>,
+    /// What it takes from the operating system.
+    pub environment: Environment,
 }
 
 /// A setting that makes no sense, by its name.
@@ -170,7 +169,7 @@ impl Options {
             batching: Batching::default(),
             compaction: Compaction::default(),
             feed_capacity: 10_000,
-            clock: Arc::new(SystemClock),
+            environment: Environment::default(),
         }
     }
 

@@ -4,14 +4,15 @@
 //! comes back. Every node watches every peer, not only the leader: a node that comes to power knows
 //! already who is dead, and a follower knows when its leader is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_machine::{ClusterEvent, Evidence, NodeName};
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,7 +25,7 @@ use crate::types::{Core, Metrics};
 
 /// The link of each peer; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Links(Arc<HashMap<u64, Link>>);
+pub(crate) struct Links(Arc<BTreeMap<u64, Link>>);
 
 impl Links {
     /// Opens a link to each of `peers`.

@@ -5,11 +5,12 @@
 //! again by then. One that may have been appended is answered `Unknown` at once; its caller tries again
 //! under the same idempotency key and gets the truth.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_machine::{ReadMode, Request};
 use openraft::async_runtime::WatchReceiver;
+use tokio::time::Instant;
 
 use crate::batcher::{Committed, Unanswered};
 use crate::leader::{LeaderDesk, NotCommitted, Proposed, REQUEST_BYTES_MAX};

@@ -1,21 +1,21 @@
 //! Starts a node: opens its data, then the links, then Raft, then everything that watches over it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_machine::{ClusterEvent, Effect, NodeName};
 use holdfast_storage::{Expected, StateConfig, Storage, StorageError};
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
-use parking_lot::RwLock;
-use tokio::net::TcpListener;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::Batcher;
+use crate::environment::PeerListener;
 use crate::feed::Feed;
 use crate::handle::{Handle, Running};
 use crate::leader::LeaderDesk;
@@ -76,7 +76,7 @@ impl Raft {
     /// See [`StartError`]; nothing keeps running then.
     pub async fn start(options: Options) -> Result<Handle, StartError> {
         options.check()?;
-        let listener = bind(&options.listen).await?;
+        let listener = listen(&options).await?;
         let storage = Arc::new(open_storage(&options).await?);
         let ground = Ground::prepare(options, storage)?;
         let stop = ground.stop.clone();
@@ -88,16 +88,13 @@ impl Raft {
     }
 }
 
-async fn bind(listen: &PeerListen) -> Result<TcpListener, StartError> {
-    let failed = |address: String| move |error| StartError::Listen { address, error };
-    match listen {
-        PeerListen::Address(address) => TcpListener::bind(address).await.map_err(failed(address.clone())),
-        PeerListen::Bound(socket) => socket
-            .try_clone()
-            .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
-            .and_then(TcpListener::from_std)
-            .map_err(failed("the given socket".to_owned())),
-    }
+async fn listen(options: &Options) -> Result<Box<dyn PeerListener>, StartError> {
+    let address = match &options.listen {
+        PeerListen::Address(address) => address.clone(),
+        PeerListen::Bound(_) => "the given socket".to_owned(),
+    };
+    let listening = options.environment.network.listen(&options.listen).await;
+    listening.map_err(|error| StartError::Listen { address, error })
 }
 
 /// Opens the data directory; waits a little for a process that is just leaving it.
@@ -199,13 +196,13 @@ impl Ground {
     }
 
     fn open_desk(&self, core: &Core) -> LeaderDesk {
-        let (clock, limits) = (self.options.clock.clone(), self.options.batching.clone());
+        let (clock, limits) = (self.options.environment.clock.clone(), self.options.batching.clone());
         let batcher = Batcher::start(core.clone(), clock, limits, self.stop.clone(), &self.tasks);
         LeaderDesk::open(core.clone(), batcher, self.storage.clone(), self.stop.clone(), &self.tasks)
     }
 
     /// Starts what answers peers and what watches over them.
-    fn attend(&self, core: &Core, desk: &LeaderDesk, listener: TcpListener) {
+    fn attend(&self, core: &Core, desk: &LeaderDesk, listener: Box<dyn PeerListener>) {
         let node = self.options.node;
         let (stop, tasks) = (&self.stop, &self.tasks);
         let lookout = Lookout::start(&self.links, &self.names, &self.options.detection, core, &self.feed, stop, tasks);
@@ -237,7 +234,7 @@ fn refused(error: impl std::fmt::Display) -> StartError {
     StartError::Refused(error.to_string())
 }
 
-async fn start(ground: Ground, listener: TcpListener) -> Result<Handle, StartError> {
+async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle, StartError> {
     let replica = ground.load_replica().await?;
     let core = ground.start_core(&replica).await?;
     let desk = ground.open_desk(&core);
@@ -257,6 +254,7 @@ async fn start(ground: Ground, listener: TcpListener) -> Result<Handle, StartErr
         limit: Duration::from_millis(ground.options.timing.answer_ms),
     };
     Ok(Handle::new(Running {
+        clock: ground.options.environment.clock,
         core,
         replica,
         proposer,
@@ -278,10 +276,10 @@ fn known_members(options: &Options, stored: &StoredMembership) -> BTreeMap<u64, 
 }
 
 fn address_book(options: &Options, known: &BTreeMap<u64, PeerNode>) -> AddressBook {
-    let mut addresses: HashMap<u64, String> = known.iter().map(|(id, node)| (*id, node.peer_addr.clone())).collect();
+    let mut addresses: BTreeMap<u64, String> = known.iter().map(|(id, node)| (*id, node.peer_addr.clone())).collect();
     let configured = options.members.iter();
     addresses.extend(configured.map(|member| (member.id, member.peer_addr.clone())));
-    Arc::new(RwLock::new(addresses))
+    AddressBook::new(options.environment.network.clone(), addresses)
 }
 
 fn config(options: &Options) -> Result<Config, openraft::ConfigError> {

@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use tokio::sync::broadcast;
 
 use crate::feed::Feed;
-use crate::log_store::blocking;
+use crate::log_store::{blocking, has_one_thread};
 use crate::progress::Progress;
 use crate::snapshot::{SnapshotFile, load, read_membership, stored_record};
 use crate::types::{
@@ -64,7 +64,9 @@ impl Replica {
     pub fn view<T>(&self, read: impl FnOnce(&Machine, &State) -> T) -> T {
         let machine = match self.machine.try_read_for(VIEW_PATIENCE) {
             Some(machine) => machine,
-            None => off_the_scheduler(|| self.machine.read()),
+            None if has_one_thread() => self.machine.read(),
+            // The runtime's other tasks go on meanwhile.
+            None => tokio::task::block_in_place(|| self.machine.read()),
         };
         read(&machine, &self.storage.state)
     }
@@ -152,15 +154,6 @@ impl Replica {
         // The directory may have changed in the part that was jumped over.
         let _ = self.effects.send((index, Effect::TopologyChanged));
         Ok(())
-    }
-}
-
-/// Waits without holding up the runtime's other tasks, where that can be had.
-fn off_the_scheduler<T>(wait: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    match Handle::try_current() {
-        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(wait),
-        _ => wait(),
     }
 }
 

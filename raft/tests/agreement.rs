@@ -146,7 +146,7 @@ async fn log_time_never_moves_back() {
     for id in 1..=3 {
         let mut options = cluster.options(id);
         // One clock for all: it is the leader's, whoever leads.
-        options.clock = clock.clone();
+        options.environment.clock = clock.clone();
         nodes.push(cluster.start_with(id, options).await);
     }
     cluster.all_up().await;

@@ -126,8 +126,8 @@ impl Snapshots {
     }
 
     /// Begins to take in a snapshot from a peer. A receiver that is dropped unfinished leaves nothing behind.
-    pub fn receive(&self) -> Result<SnapshotReceiver<'_>, StorageError> {
-        SnapshotReceiver::begin(self)
+    pub fn receive(self: &Arc<Self>) -> Result<SnapshotReceiver, StorageError> {
+        SnapshotReceiver::begin(Arc::clone(self))
     }
 
     /// Gives a finished file its name, and removes the older ones.

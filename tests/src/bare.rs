@@ -55,7 +55,7 @@ impl Bare {
             let listen = PeerListen::Address(member.peer_addr.clone());
             let data = folder.path().join(member.name.as_str());
             let mut options = Options::new("bare", member.id, data, members.clone(), listen);
-            options.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+            options.environment.clock = Arc::clone(&clock) as Arc<dyn Clock>;
             handles.push(Some(Raft::start(options).await?));
             clocks.push(clock);
         }

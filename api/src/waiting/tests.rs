@@ -6,6 +6,8 @@ use holdfast_machine::{
     WorkflowType,
 };
 
+use holdfast_raft::SystemClock;
+
 use super::*;
 
 /// A machine whose log time is `1_000`, with one row for each time at which it becomes due.
@@ -62,7 +64,7 @@ fn deal(waiting: &Waiting, machine: &Machine, now: u64) -> (Vec<bool>, Option<Mi
 #[test]
 fn rows_go_to_the_first_that_can_take_them() {
     let machine = machine(&[0, 0, 0, 5_000]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let seats = [want(1), only("even", 5), only("even", 5), want(1), want(1)].map(|want| waiting.sit(want));
     // Rows 1, 2 and 3 are due; 2 is the only even one.
     let (called, next) = deal(&waiting, &machine, 1_000);
@@ -76,15 +78,15 @@ fn rows_go_to_the_first_that_can_take_them() {
 #[test]
 fn nobody_is_called_for_rows_beyond_the_ceiling() {
     let machine = with_ceiling(Some(2), &[0, 0, 0, 5_000]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let _seats = [want(1), only("odd", 5), want(5)].map(|want| waiting.sit(want));
     assert_eq!(deal(&waiting, &machine, 1_000), (vec![true, true, false], None), "row 2 is due, but there is no room");
     let machine = with_ceiling(Some(0), &[0, 5_000]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let _seat = waiting.sit(want(1));
     assert_eq!(deal(&waiting, &machine, 1_000), (vec![false], None), "a time to wake at would be one to spin at");
     let machine = with_ceiling(Some(5), &[0, 5_000]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let _seat = waiting.sit(want(2));
     assert_eq!(deal(&waiting, &machine, 1_000), (vec![true], Some(Millis(5_000))), "there is room for both");
 }
@@ -92,7 +94,7 @@ fn nobody_is_called_for_rows_beyond_the_ceiling() {
 #[test]
 fn a_share_that_is_left_goes_to_the_next() {
     let machine = machine(&[0]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let [first, second] = [want(1), want(1)].map(|want| waiting.sit(want));
     assert_eq!(deal(&waiting, &machine, 1_000).0, [true, false]);
     drop(first);
@@ -108,7 +110,7 @@ fn a_share_that_is_left_goes_to_the_next() {
 #[test]
 fn nobody_is_called_before_the_time_or_for_held_workflows() {
     let machine = machine(&[2_000, 3_000]);
-    let waiting = Arc::new(Waiting::default());
+    let waiting = Arc::new(Waiting::new(Arc::new(SystemClock)));
     let mut held = want(5);
     held.hold = vec!["w".parse().unwrap()];
     let mut elsewhere = want(5);

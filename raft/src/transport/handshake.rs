@@ -11,10 +11,11 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::frame::{Frame, Kind, admit_large_frames, codec};
+use super::link::AddressBook;
+use crate::environment::PeerStream;
 use crate::types::Incarnation;
 use crate::wire::{decode, encode};
 
@@ -24,7 +25,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"holdfast");
 /// How long either side waits for the other's first frame.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
 
-pub(crate) type Connection = Framed<TcpStream, LengthDelimitedCodec>;
+pub(crate) type Connection = Framed<Box<dyn PeerStream>, LengthDelimitedCodec>;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,17 +194,17 @@ fn read_hello(frame: &Frame) -> Result<Hello, Refusal> {
     decode(&frame.body).map_err(|_| Refusal::NotHoldfast)
 }
 
-/// Connects to `address`, looked up anew, and introduces this node to `peer`.
+/// Connects to where `peer` listens, looked up anew, and introduces this node to it.
 pub(crate) async fn connect(
     registry: &Registry,
     peer: u64,
-    address: &str,
+    addresses: &AddressBook,
     purpose: Purpose,
 ) -> Result<Connection, HandshakeError> {
-    let broken = |error: std::io::Error| HandshakeError::Broken(format!("{address}: {error}"));
+    let address = addresses.address(peer);
     let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
-        let stream = TcpStream::connect(address).await.map_err(broken)?;
-        stream.set_nodelay(true).map_err(broken)?;
+        let dialled = addresses.dial(&address).await;
+        let stream = dialled.map_err(|error| HandshakeError::Broken(format!("{address}: {error}")))?;
         let mut connection = Framed::new(stream, codec());
         introduce(registry, peer, purpose, &mut connection).await?;
         admit_large_frames(connection.codec_mut());
@@ -249,10 +250,9 @@ async fn introduce(
 /// Waits for whoever has connected to introduce itself, and answers. Gives the peer's id.
 pub(crate) async fn accept(
     registry: &Registry,
-    stream: TcpStream,
+    stream: Box<dyn PeerStream>,
 ) -> Result<(u64, Purpose, Connection), HandshakeError> {
     let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
-        stream.set_nodelay(true).map_err(|e| HandshakeError::Broken(e.to_string()))?;
         let mut connection = Framed::new(stream, codec());
         let frame = receive(&mut connection).await?;
         let checked = read_hello(&frame).and_then(|hello| registry.check_hello(&hello).map(|()| hello));
@@ -293,9 +293,9 @@ pub(crate) async fn receive(connection: &mut Connection) -> Result<Frame, Handsh
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use tokio::net::TcpListener;
-
     use super::*;
+    use crate::environment::Environment;
+    use crate::options::PeerListen;
 
     fn registry(cluster: &str, node: u64, incarnation: Incarnation) -> Registry {
         Registry::new(cluster, node, incarnation, [1, 2].into_iter())
@@ -307,13 +307,16 @@ mod tests {
         to: &Registry,
         meant: u64,
     ) -> (Result<(), HandshakeError>, Result<u64, HandshakeError>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let network = Environment::default().network;
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        let mut listener = network.listen(&PeerListen::Bound(socket)).await.unwrap();
         let accepting = async {
-            let (stream, _) = listener.accept().await.unwrap();
+            let stream = listener.accept().await.unwrap();
             accept(to, stream).await.map(|(peer, ..)| peer)
         };
-        let connecting = async { connect(from, meant, &address, Purpose::Requests).await.map(drop) };
+        let addresses = AddressBook::new(network.clone(), [(meant, address)].into());
+        let connecting = async { connect(from, meant, &addresses, Purpose::Requests).await.map(drop) };
         tokio::join!(connecting, accepting)
     }
 

@@ -4,19 +4,22 @@
 //! pipelined requests until the connection breaks; then it connects again, first after 25 ms, later after
 //! at most 250 ms. While there is no connection a request fails at once, as one that was never sent.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{Frame, Kind};
 use super::handshake::{Connection, HandshakeError, Purpose, Refusal, Registry, connect};
+use crate::environment::{PeerNetwork, PeerStream};
 
 /// First and longest pause between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(25);
@@ -75,7 +78,7 @@ type Answer = Result<Bytes, CallError>;
 struct Shared {
     peer: u64,
     state: watch::Sender<LinkState>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    waiting: Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>,
     next_id: AtomicU64,
     started: Instant,
     /// When the peer last answered anything, in milliseconds after `started`, plus one; 0: never.
@@ -156,8 +159,30 @@ impl Link {
     }
 }
 
-/// Where each node's peers listen, by id. The configuration's word counts before the membership's.
-pub(crate) type AddressBook = Arc<RwLock<HashMap<u64, String>>>;
+/// Where each node's peers listen, by id, and the network that leads there. The configuration's word counts before the
+/// membership's.
+#[derive(Clone)]
+pub(crate) struct AddressBook {
+    network: Arc<dyn PeerNetwork>,
+    addresses: Arc<RwLock<BTreeMap<u64, String>>>,
+}
+
+impl AddressBook {
+    /// The book with these addresses.
+    pub fn new(network: Arc<dyn PeerNetwork>, addresses: BTreeMap<u64, String>) -> Self {
+        Self { network, addresses: Arc::new(RwLock::new(addresses)) }
+    }
+
+    /// Where `peer` listens; empty if that is not known.
+    pub fn address(&self, peer: u64) -> String {
+        self.addresses.read().get(&peer).cloned().unwrap_or_default()
+    }
+
+    /// Connects to an address.
+    pub async fn dial(&self, address: &str) -> io::Result<Box<dyn PeerStream>> {
+        self.network.connect(address).await
+    }
+}
 
 /// What a link's task works with.
 struct Task {
@@ -217,7 +242,7 @@ impl Shared {
     }
 
     fn fail_all(&self, error: &CallError) {
-        for (_, waiting) in self.waiting.lock().drain() {
+        for waiting in std::mem::take(&mut *self.waiting.lock()).into_values() {
             // Whoever has stopped waiting needs no answer.
             let _ = waiting.send(Err(error.clone()));
         }
@@ -282,9 +307,8 @@ impl Task {
     /// Connects, and meanwhile turns requests away.
     async fn connect(&mut self) -> Result<Connection, HandshakeError> {
         let peer = self.shared.peer;
-        let address = self.addresses.read().get(&peer).cloned().unwrap_or_default();
-        let registry = self.registry.clone();
-        let attempt = connect(&registry, peer, &address, Purpose::Requests);
+        let (registry, addresses) = (self.registry.clone(), self.addresses.clone());
+        let attempt = connect(&registry, peer, &addresses, Purpose::Requests);
         tokio::pin!(attempt);
         loop {
             tokio::select! {

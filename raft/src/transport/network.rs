@@ -3,7 +3,7 @@
 // The size of these errors is openraft's choice, and they are rare.
 #![allow(clippy::result_large_err)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) struct Network {
 /// How far each peer has acknowledged the log in the term that this node leads. What a peer has acknowledged it has
 /// on its disk; one that denies it later has lost it, and a log that goes back is nothing that Raft can mend.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Acknowledged(Arc<Mutex<HashMap<u64, Mark>>>);
+pub(crate) struct Acknowledged(Arc<Mutex<BTreeMap<u64, Mark>>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Mark {
@@ -239,8 +239,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let address = self.addresses.read().get(&self.peer).cloned().unwrap_or_default();
-        let sent = snapshot::send(&self.registry, self.peer, &address, &vote, &snapshot);
+        let sent = snapshot::send(&self.registry, self.peer, &self.addresses, &vote, &snapshot);
         tokio::select! {
             vote = sent => vote.map(SnapshotResponse::new).map_err(|error| {
                 tracing::warn!(peer = self.peer, %error, "a snapshot did not get through");

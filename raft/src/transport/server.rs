@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use holdfast_storage::Storage;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::frame::{Frame, Kind, decode_append};
 use super::handshake::{Connection, Purpose, Registry, accept};
 use super::snapshot;
+use crate::environment::{PeerListener, PeerStream};
 use crate::leader::LeaderDesk;
 use crate::peers::Lookout;
 use crate::succession;
@@ -48,14 +48,14 @@ type Outcome = Result<Bytes, String>;
 
 impl Server {
     /// Takes connections until the node stops.
-    pub async fn run(self, listener: TcpListener) {
+    pub async fn run(self, mut listener: Box<dyn PeerListener>) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = self.stop.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     let server = self.clone();
                     self.tasks.spawn(async move {
                         let stop = server.stop.clone();
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    async fn serve(self, stream: TcpStream) {
+    async fn serve(self, stream: Box<dyn PeerStream>) {
         match accept(&self.registry, stream).await {
             Err(error) => tracing::warn!(%error, "a connection was turned away"),
             Ok((peer, Purpose::Snapshot, connection)) => {

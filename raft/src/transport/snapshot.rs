@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use holdfast_storage::snapshot::{SnapshotFile as StoredSnapshot, Snapshots};
-use tokio::sync::mpsc;
 
 use super::frame::{Frame, Kind};
 use super::handshake::{Connection, Purpose, Registry, connect, receive, send as send_frame};
+use super::link::AddressBook;
 use crate::log_store::blocking;
 use crate::snapshot::{SnapshotFile, load};
 use crate::types::{Core, Snapshot, Vote};
@@ -22,19 +22,17 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const CHUNK_LIMIT: Duration = Duration::from_secs(10);
 /// How long the receiver may take to check and install what it received.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
-/// Chunks that may wait for the disk.
-const CHUNKS_WAITING: usize = 4;
 
 /// Sends `snapshot` to `peer` and waits until it is installed there; gives the peer's vote.
 pub(crate) async fn send(
     registry: &Registry,
     peer: u64,
-    address: &str,
+    addresses: &AddressBook,
     vote: &Vote,
     snapshot: &Snapshot,
 ) -> Result<Vote, String> {
     let text = |error: &dyn std::fmt::Display| format!("snapshot to node {peer}: {error}");
-    let mut connection = connect(registry, peer, address, Purpose::Snapshot).await.map_err(|e| text(&e))?;
+    let mut connection = connect(registry, peer, addresses, Purpose::Snapshot).await.map_err(|e| text(&e))?;
     let head = SnapshotHead { vote: vote.into(), length: snapshot.snapshot.length() };
     send_frame(&mut connection, Kind::SnapshotHead, encode(&head)).await.map_err(|e| text(&e))?;
     send_file(&mut connection, &snapshot.snapshot).await.map_err(|e| text(&e))?;
@@ -90,32 +88,20 @@ async fn receive_file(
     length: u64,
     snapshots: Arc<Snapshots>,
 ) -> io::Result<StoredSnapshot> {
-    let (sender, mut chunks) = mpsc::channel::<Bytes>(CHUNKS_WAITING);
-    let writing = blocking(move || {
-        let mut receiver = snapshots.receive()?;
-        while let Some(chunk) = chunks.blocking_recv() {
+    let mut receiver = blocking(move || Ok(snapshots.receive()?)).await?;
+    while receiver.received() < length {
+        let chunk = next_chunk(connection).await?;
+        receiver = blocking(move || {
             receiver.write(&chunk)?;
-        }
-        if receiver.received() != length {
-            let what = format!("{} bytes came; {length} were announced", receiver.received());
-            return Err(io::Error::other(what));
-        }
-        Ok(receiver.finish()?)
-    });
-    let reading = async move {
-        let mut left = length;
-        while left > 0 {
-            let chunk = next_chunk(connection).await?;
-            left = left.saturating_sub(chunk.len() as u64);
-            if sender.send(chunk).await.is_err() {
-                // The writer has failed; its own error says why.
-                break;
-            }
-        }
-        Ok::<_, io::Error>(())
-    };
-    let (stored, read) = tokio::join!(writing, reading);
-    read.and(stored)
+            Ok(receiver)
+        })
+        .await?;
+    }
+    if receiver.received() != length {
+        let what = format!("{} bytes came; {length} were announced", receiver.received());
+        return Err(io::Error::other(what));
+    }
+    blocking(move || Ok(receiver.finish()?)).await
 }
 
 async fn next_chunk(connection: &mut Connection) -> io::Result<Bytes> {

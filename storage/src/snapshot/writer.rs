@@ -109,8 +109,8 @@ impl SnapshotWriter {
 
 /// A snapshot that comes in from a peer, piece by piece.
 #[derive(Debug)]
-pub struct SnapshotReceiver<'a> {
-    snapshots: &'a Snapshots,
+pub struct SnapshotReceiver {
+    snapshots: Arc<Snapshots>,
     path: PathBuf,
     file: Arc<dyn DiskFile>,
     end: u64,
@@ -118,8 +118,8 @@ pub struct SnapshotReceiver<'a> {
     finished: bool,
 }
 
-impl<'a> SnapshotReceiver<'a> {
-    pub(super) fn begin(snapshots: &'a Snapshots) -> Result<SnapshotReceiver<'a>, StorageError> {
+impl SnapshotReceiver {
+    pub(super) fn begin(snapshots: Arc<Snapshots>) -> Result<SnapshotReceiver, StorageError> {
         let path = temporary(&snapshots.dir);
         let file =
             snapshots.disk.create(&path).map_err(|error| StorageError::io("creating the snapshot", &path, error))?;
@@ -156,7 +156,7 @@ impl<'a> SnapshotReceiver<'a> {
     }
 }
 
-impl Drop for SnapshotReceiver<'_> {
+impl Drop for SnapshotReceiver {
     fn drop(&mut self) {
         if !self.finished {
             // What cannot be removed now is removed when the directory is opened.
