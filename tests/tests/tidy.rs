@@ -13,8 +13,9 @@ const LINES_MAX: usize = 450;
 const EMPTY_NAMES: [&str; 7] = ["manager", "helper", "util", "processor", "context", "common", "misc"];
 
 /// Crate, and the packages it must not name: the layers of the architecture, each knowing only those below.
-const FORBIDDEN: [(&str, &[&str]); 8] = [
+const FORBIDDEN: [(&str, &[&str]); 9] = [
     ("machine", &["tokio", "axum", "openraft", "sled", "rand", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
+    ("checkers", &["tokio", "axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("storage", &["openraft", "tokio", "axum", "holdfast-raft", "holdfast-api"]),
     ("raft", &["axum", "holdfast-api", "holdfast-node"]),
     ("api", &["openraft", "sled", "holdfast-node"]),
@@ -25,7 +26,7 @@ const FORBIDDEN: [(&str, &[&str]); 8] = [
 ];
 
 /// Packages that only tests build on.
-const FOR_TESTS_ALONE: [&str; 2] = ["holdfast-conformance", "holdfast-tests"];
+const FOR_TESTS_ALONE: [&str; 3] = ["holdfast-conformance", "holdfast-tests", "holdfast-checkers"];
 
 #[test]
 fn source_files_are_short_and_say_why_they_exist() {

@@ -1,13 +1,11 @@
 //! Random runs of the machine next to an independent, naive model of the contract. After each log entry:
-//! equal replies, equal rows and histories, the invariants, equal hashes of a machine that is reloaded from its
+//! equal replies, equal rows and histories, the properties of `checkers`, equal hashes of a machine that is reloaded from its
 //! archive now and then and of one that never is, and everything that was said reads back from both encodings.
 
 #![allow(clippy::unwrap_used)]
 
 mod drive;
 mod find;
-#[path = "../invariants/mod.rs"]
-mod invariants;
 mod ops;
 mod oracle;
 mod oracle_deadlines;
@@ -24,13 +22,15 @@ mod sessions;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use holdfast_checkers::invariants::check_step;
+use holdfast_checkers::replay::may_be_better_later;
+use holdfast_checkers::{Snapshot, Step as EntryStep};
 use holdfast_machine::{
     Applied, Command, DispatchKey, Effect, Entry, Fence, Machine, MemoryArchive, Millis, Reject, Reply, Request, Row,
     SessionReply, limits,
 };
-use invariants::Snapshot;
 use ops::{Op, Step};
-use oracle::{Oracle, may_be_better_later, plain};
+use oracle::{Oracle, plain};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -158,14 +158,11 @@ impl Run {
                 "{request:?} was forgotten early"
             );
         }
-        invariants::only_the_finished_are_removed(&self.seen, after, said);
-        for workflow in &self.oracle.removed {
-            invariants::nothing_is_left_behind(workflow, after);
-            // What comes after it has nothing to do with what was before.
-            self.seen.forget(workflow);
-        }
+        // What comes after a removed workflow has nothing to do with what was before.
+        let removed: Vec<_> = self.oracle.removed.iter().map(|id| (id.clone(), self.seen.forget(id))).collect();
         let (index, before) = (self.index, &self.seen);
-        invariants::check(&invariants::Step { index, before, after, said, effects, remembered: &remembered });
+        check_step(&EntryStep { index, before, after, said, effects, remembered: &remembered, removed: &removed })
+            .unwrap();
         self.remember(said, after.now);
         assert_eq!(after.now, self.oracle.now, "log time");
         for id in drive::workflows() {
@@ -227,7 +224,7 @@ fn kind(reply: &Result<Reply, Reject>) -> String {
 }
 
 fn look(machine: &Machine, archive: &MemoryArchive) -> Snapshot {
-    Snapshot::of(machine, archive, &drive::workflows(), &drive::ORDINALS)
+    Snapshot::of(machine, archive).unwrap()
 }
 
 fn reads_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {

@@ -68,6 +68,7 @@ impl Oracle {
 
     pub fn apply_members(&mut self, index: u64, members: &[Member]) {
         (self.index, self.tokens) = (index, 0);
+        self.removed.clear();
         let held = self.held_by_sessions();
         let boot_of = |name: &NodeName| {
             let known = self.members.iter().find(|(member, _)| member.name == *name);
@@ -199,7 +200,7 @@ impl Oracle {
 }
 
 /// True for an answer that is not remembered.
-pub fn may_be_better_later(answer: &Answer) -> bool {
+fn may_be_better_later(answer: &Answer) -> bool {
     match answer {
         Ok(Reply::Claimed { claims }) => claims.is_empty(),
         answer => {
