@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::{FutureExt, Stream, StreamExt};
 use holdfast_machine::{Applied, ClusterEvent, Effect, EventId, Machine};
 use holdfast_storage::state::SnapshotBuilder as StartedSnapshot;
-use holdfast_storage::{State, Storage, StorageError};
+use holdfast_storage::{SnapshotFile, State, Storage, StorageError};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::RwLock;
@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::feed::Feed;
 use crate::log_store::{blocking, has_one_thread};
 use crate::progress::Progress;
-use crate::snapshot::{SnapshotFile, load, read_membership, stored_record};
+use crate::snapshot::{load, read_membership, stored_record};
 use crate::types::{
     LogEntry, LogId, Outcome, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig, from_storage, members,
     to_storage,
@@ -144,10 +144,10 @@ impl Replica {
 
     fn install(&self, file: &SnapshotFile) -> io::Result<()> {
         let mut machine = self.machine.write();
-        self.storage.state.install(file.stored())?;
+        self.storage.state.install(file)?;
         *machine = Machine::load(&*self.storage.state).map_err(io::Error::other)?;
         drop(machine);
-        let index = file.stored().header.applied.index;
+        let index = file.header.applied.index;
         self.progress.durable_to(Some(index));
         self.progress.applied_to(index);
         self.feed.jumped(index);

@@ -5,13 +5,14 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_machine::{
     AttributeFilter, AttributeRange, AttributeValue, Command, Commit, Entry, EventKind, Machine, Millis, NewEvent,
     Payload, Request, TimeRange, WorkflowFilter, WorkflowQuery, WorkflowSort, WorkflowStatus,
 };
-use holdfast_storage::disk::Poison;
+use holdfast_storage::disk::{Poison, RealDisk};
 use holdfast_storage::{LogId, State, StateConfig};
 
 /// Commands in one entry.
@@ -29,8 +30,8 @@ fn main() -> Result<(), Failure> {
         return Err("listings <directory> <workflows> <types>".into());
     };
     let (dir, workflows, types) = (Path::new(dir), workflows.parse()?, types.parse()?);
-    State::create(dir)?;
-    let state = State::open(dir, StateConfig::default(), Poison::default())?;
+    State::create(&RealDisk, dir)?;
+    let state = State::open(Arc::new(RealDisk), dir, StateConfig::default(), Poison::default())?;
     let mut machine = Machine::default();
     fill(&mut machine, &state, workflows, types)?;
     state.sync()?;

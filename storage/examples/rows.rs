@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use holdfast_storage::disk::Poison;
+use holdfast_storage::disk::{Poison, RealDisk};
 use holdfast_storage::{LogId, State, StateConfig};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -17,8 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (commits, rows, bytes): (u64, u64, usize) = (commits.parse()?, rows.parse()?, bytes.parse()?);
     let dir = Path::new(dir);
-    State::create(dir)?;
-    let state = State::open(dir, StateConfig::default(), Poison::default())?;
+    State::create(&RealDisk, dir)?;
+    let state = State::open(Arc::new(RealDisk), dir, StateConfig::default(), Poison::default())?;
     let began = Instant::now();
     for index in 0..commits {
         // Histories grow in many places at once: the first part of the key is spread, the rest ascends.

@@ -4,15 +4,14 @@
 //! layout's version and a random incarnation, by which peers tell this disk from an empty one under the same
 //! name. Opening another cluster's, another node's or a newer program's directory is refused, with nothing changed.
 
-use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::disk::{Disk, Poison, RealDisk, TEMPORARY_SUFFIX, read_file, replace_file};
+use crate::disk::{Disk, DiskLock, Poison, TEMPORARY_SUFFIX, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::log::Log;
@@ -61,48 +60,43 @@ pub struct DataDir {
     fresh: bool,
     disk: Arc<dyn Disk>,
     poison: Poison,
-    _lock: File,
+    _lock: Box<dyn DiskLock>,
 }
 
 impl DataDir {
     /// Opens the directory, or makes it when there is none or an empty one.
-    pub fn open(path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
-        if let Some(identity) = Identity::read(path)? {
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
+        let new = |identity, fresh, lock| {
+            let (path, disk, poison) = (path.to_path_buf(), Arc::clone(disk), Poison::default());
+            DataDir { path, identity, fresh, disk, poison, _lock: lock }
+        };
+        if let Some(identity) = Identity::read(&**disk, path)? {
             identity.check(path, expected)?;
-            let lock = take_lock(path)?;
-            return Ok(DataDir::new(path, identity, false, lock));
+            let lock = take_lock(&**disk, path)?;
+            return Ok(new(identity, false, lock));
         }
-        refuse_foreign(path)?;
-        fs::create_dir_all(path).map_err(|error| StorageError::io("creating", path, error))?;
-        let lock = take_lock(path)?;
+        refuse_foreign(&**disk, path)?;
+        disk.create_dir(path).map_err(|error| StorageError::io("creating", path, error))?;
+        let lock = take_lock(&**disk, path)?;
         // Another process may have finished making it before the lock was free.
-        if let Some(identity) = Identity::read(path)? {
+        if let Some(identity) = Identity::read(&**disk, path)? {
             identity.check(path, expected)?;
-            return Ok(DataDir::new(path, identity, false, lock));
+            return Ok(new(identity, false, lock));
         }
         let Expected { cluster, node } = expected.clone();
         let identity = Identity { cluster, node, incarnation: Uuid::new_v4() };
-        let dir = DataDir::new(path, identity, true, lock);
+        let dir = new(identity, true, lock);
         dir.fill()?;
         Ok(dir)
     }
 
-    fn new(path: &Path, identity: Identity, fresh: bool, lock: File) -> DataDir {
-        let (disk, poison) = (Arc::new(RealDisk), Poison::default());
-        DataDir { path: path.to_path_buf(), identity, fresh, disk, poison, _lock: lock }
-    }
-
     /// Makes the parts of a new directory, and then the identity, which makes it count.
     fn fill(&self) -> Result<(), StorageError> {
-        let creating = |error| StorageError::io("creating", &self.path, error);
         Log::create(&*self.disk, &self.log_dir())?;
-        State::create(&self.state_dir())?;
-        self.disk.create_dir(&self.snapshot_dir()).map_err(creating)?;
-        self.identity.write(&self.path)?;
-        match self.path.canonicalize().map_err(creating)?.parent() {
-            Some(parent) => self.disk.sync_dir(parent).map_err(creating),
-            None => Ok(()),
-        }
+        State::create(&*self.disk, &self.state_dir())?;
+        let snapshots = self.snapshot_dir();
+        self.disk.create_dir(&snapshots).map_err(|error| StorageError::io("creating", &snapshots, error))?;
+        self.identity.write(&*self.disk, &self.path)
     }
 
     /// Where it is.
@@ -160,12 +154,10 @@ pub(crate) fn snapshot_dir(path: &Path) -> PathBuf {
 
 impl Identity {
     /// Reads the identity of the directory at `path`; `None` when it has none.
-    pub fn read(path: &Path) -> Result<Option<Identity>, StorageError> {
+    pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Identity>, StorageError> {
         let file = path.join(IDENTITY_FILE);
-        let Some(bytes) = read_file(&RealDisk, &file).map_err(|error| StorageError::io("reading", &file, error))?
-        else {
-            return Ok(None);
-        };
+        let bytes = read_file(disk, &file).map_err(|error| StorageError::io("reading", &file, error))?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let contents = frame::decode(FrameKind::Identity, &bytes)
             .map_err(|flaw| StorageError::damaged(&file, 0, flaw.to_string()))?;
         match postcard::take_from_bytes::<u32>(contents) {
@@ -179,7 +171,7 @@ impl Identity {
         Ok(Some(Identity { cluster, node, incarnation: Uuid::from_u128(incarnation) }))
     }
 
-    fn write(&self, path: &Path) -> Result<(), StorageError> {
+    fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
         let file = path.join(IDENTITY_FILE);
         let stored = Stored {
             format: FORMAT_VERSION,
@@ -187,7 +179,7 @@ impl Identity {
             node: self.node,
             incarnation: self.incarnation.as_u128(),
         };
-        replace_file(&RealDisk, &file, &frame::encode_value(FrameKind::Identity, &stored))
+        replace_file(disk, &file, &frame::encode_value(FrameKind::Identity, &stored))
             .map_err(|error| StorageError::io("writing", &file, error))
     }
 
@@ -205,16 +197,16 @@ impl Identity {
 }
 
 /// Refuses a directory that has files in it and no identity, unless they are what an interrupted making leaves.
-fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
+fn refuse_foreign(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
     let own = ["log", "state", "snapshots", LOCK_FILE, "lost+found"];
-    for name in names(path)? {
+    for name in names(disk, path)? {
         if !own.contains(&name.as_str()) && !name.ends_with(TEMPORARY_SUFFIX) {
             return Err(StorageError::NotADataDirectory { dir: path.to_path_buf(), example: name });
         }
     }
     let inner = [(log_dir(path), "vote"), (state_dir(path), "current"), (snapshot_dir(path), "")];
     for (dir, only) in inner {
-        let used = names(&dir)?.into_iter().find(|name| name != only && !name.ends_with(TEMPORARY_SUFFIX));
+        let used = names(disk, &dir)?.into_iter().find(|name| name != only && !name.ends_with(TEMPORARY_SUFFIX));
         if let Some(name) = used {
             let example = dir.join(name).strip_prefix(path).unwrap_or(&dir).display().to_string();
             return Err(StorageError::NotADataDirectory { dir: path.to_path_buf(), example });
@@ -223,32 +215,34 @@ fn refuse_foreign(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-fn names(dir: &Path) -> Result<Vec<String>, StorageError> {
-    let reading = |error| StorageError::io("listing", dir, error);
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(reading)?,
-    };
-    entries.map(|entry| Ok(entry.map_err(reading)?.file_name().to_string_lossy().into_owned())).collect()
+fn names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, StorageError> {
+    match disk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|error| StorageError::io("listing", dir, error)),
+    }
 }
 
 /// Takes the lock that keeps other processes out; it ends with this process, however that ends.
-pub(crate) fn take_lock(path: &Path) -> Result<File, StorageError> {
+pub(crate) fn take_lock(disk: &dyn Disk, path: &Path) -> Result<Box<dyn DiskLock>, StorageError> {
     let file = path.join(LOCK_FILE);
-    let locking = |error| StorageError::io("locking", &file, error);
-    let lock = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file).map_err(locking)?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::InUse { dir: path.to_path_buf() }),
-        Err(error) => Err(locking(error.into())),
-    }
+    disk.lock(&file).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => StorageError::InUse { dir: path.to_path_buf() },
+        _ => StorageError::io("locking", &file, error),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::disk::RealDisk;
     use std::collections::BTreeMap;
+    use std::fs;
+
+    fn open(path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+        DataDir::open(&disk, path, expected)
+    }
 
     fn expected(cluster: &str, node: u64) -> Expected {
         Expected { cluster: cluster.into(), node }
@@ -271,11 +265,11 @@ mod tests {
     fn a_directory_is_fresh_once_and_keeps_its_incarnation() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("data");
-        let first = DataDir::open(&path, &expected("prod", 1)).unwrap();
+        let first = open(&path, &expected("prod", 1)).unwrap();
         assert!(first.is_fresh());
         let incarnation = first.identity().incarnation;
         drop(first);
-        let second = DataDir::open(&path, &expected("prod", 1)).unwrap();
+        let second = open(&path, &expected("prod", 1)).unwrap();
         assert!(!second.is_fresh());
         assert_eq!(second.identity().incarnation, incarnation);
     }
@@ -284,11 +278,11 @@ mod tests {
     fn strangers_are_refused_and_nothing_is_changed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("data");
-        drop(DataDir::open(&path, &expected("prod", 1)).unwrap());
+        drop(open(&path, &expected("prod", 1)).unwrap());
         let before = contents(&path);
-        let other = DataDir::open(&path, &expected("test", 1)).unwrap_err();
+        let other = open(&path, &expected("test", 1)).unwrap_err();
         assert!(matches!(other, StorageError::OtherCluster { .. }), "{other}");
-        let other = DataDir::open(&path, &expected("prod", 2)).unwrap_err();
+        let other = open(&path, &expected("prod", 2)).unwrap_err();
         assert!(matches!(other, StorageError::OtherNode { .. }), "{other}");
         assert_eq!(contents(&path), before);
     }
@@ -299,7 +293,7 @@ mod tests {
         let stored = Stored { format: FORMAT_VERSION + 1, cluster: "prod".into(), node: 1, incarnation: 7 };
         let bytes = frame::encode_value(FrameKind::Identity, &stored);
         fs::write(root.path().join(IDENTITY_FILE), bytes).unwrap();
-        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        let error = open(root.path(), &expected("prod", 1)).unwrap_err();
         assert!(matches!(error, StorageError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
         assert_eq!(contents(root.path()).len(), 1, "not even a lock file was made");
     }
@@ -307,8 +301,8 @@ mod tests {
     #[test]
     fn two_processes_cannot_share_it() {
         let root = tempfile::tempdir().unwrap();
-        let _first = DataDir::open(root.path(), &expected("prod", 1)).unwrap();
-        let second = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        let _first = open(root.path(), &expected("prod", 1)).unwrap();
+        let second = open(root.path(), &expected("prod", 1)).unwrap_err();
         assert!(matches!(second, StorageError::InUse { .. }), "{second}");
     }
 
@@ -316,7 +310,7 @@ mod tests {
     fn files_of_something_else_are_left_alone() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("thesis.tex"), "draft").unwrap();
-        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        let error = open(root.path(), &expected("prod", 1)).unwrap_err();
         assert!(matches!(error, StorageError::NotADataDirectory { .. }), "{error}");
         assert_eq!(contents(root.path()).len(), 1);
     }
@@ -324,18 +318,18 @@ mod tests {
     #[test]
     fn a_lost_identity_is_not_replaced_by_a_new_one() {
         let root = tempfile::tempdir().unwrap();
-        drop(DataDir::open(root.path(), &expected("prod", 1)).unwrap());
+        drop(open(root.path(), &expected("prod", 1)).unwrap());
         fs::write(root.path().join("log/00000000000000000000.log"), "entries").unwrap();
         fs::remove_file(root.path().join(IDENTITY_FILE)).unwrap();
-        let error = DataDir::open(root.path(), &expected("prod", 1)).unwrap_err();
+        let error = open(root.path(), &expected("prod", 1)).unwrap_err();
         assert!(matches!(error, StorageError::NotADataDirectory { .. }), "{error}");
     }
 
     #[test]
     fn an_interrupted_making_is_finished() {
         let root = tempfile::tempdir().unwrap();
-        drop(DataDir::open(root.path(), &expected("prod", 1)).unwrap());
+        drop(open(root.path(), &expected("prod", 1)).unwrap());
         fs::remove_file(root.path().join(IDENTITY_FILE)).unwrap();
-        assert!(DataDir::open(root.path(), &expected("prod", 1)).unwrap().is_fresh());
+        assert!(open(root.path(), &expected("prod", 1)).unwrap().is_fresh());
     }
 }

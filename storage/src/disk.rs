@@ -1,8 +1,8 @@
 //! The seam between storage and the operating system.
 //!
-//! Everything in the log and in the snapshot directory goes through [`Disk`], so that tests can put a disk
-//! underneath that loses unsynced writes, tears them, or fails after a countdown (see `fault`). The sled
-//! state is the exception: sled opens its own files.
+//! Every file of a data directory goes through [`Disk`], so that tests can put a disk underneath that loses unsynced
+//! writes, tears them, runs full, or fails after a countdown (see `fault`). sled is the exception: it opens its own files,
+//! so such a disk needs the other kind of state ([`crate::StateKind::Plain`]).
 //!
 //! [`Poison`] is the rule about failed syncs: after one, the kernel may have dropped the dirty pages and a
 //! later sync would wrongly succeed. So the first failure is remembered and nothing is acknowledged after it.
@@ -24,13 +24,19 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Names of the files directly in a directory, sorted.
+    /// Names of what is directly in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Creates a directory and its parents; no error when it is there.
+    /// Creates a directory and its parents; their names are durable on return. No error when it is there.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes created, renamed and removed names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Locks a file (made when missing) until what is returned is dropped, or the process ends, however that ends; an
+    /// error of the kind `WouldBlock` when somebody has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>>;
 }
+
+/// Keeps a file locked.
+pub trait DiskLock: Send + Sync + fmt::Debug {}
 
 /// One open file; all offsets and lengths are bytes.
 pub trait DiskFile: Send + Sync + fmt::Debug {
@@ -59,6 +65,11 @@ pub struct RealDisk;
 #[derive(Debug)]
 struct RealFile(fs::File);
 
+#[derive(Debug)]
+struct RealLock(#[expect(dead_code, reason = "the lock is let go when the file is closed")] fs::File);
+
+impl DiskLock for RealLock {}
+
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
@@ -81,21 +92,31 @@ impl Disk for RealDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                names.push(entry.file_name().to_string_lossy().into_owned());
-            }
+            names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort();
         Ok(names)
     }
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+        let mut missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
+        fs::create_dir_all(dir)?;
+        // Without one that was there: an earlier process may have made it and not come to the sync.
+        if missing.is_empty() {
+            missing.push(dir);
+        }
+        missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         fs::File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(RealLock(file)))
     }
 }
 
@@ -184,7 +205,13 @@ pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, contents: &[u8]) -> io:
     file.write_at(0, contents)?;
     file.sync_data()?;
     disk.rename(&temporary, path)?;
+    sync_parent(disk, path)
+}
+
+/// Makes the name of `path` durable.
+pub(crate) fn sync_parent(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
         Some(dir) => disk.sync_dir(dir),
         None => Ok(()),
     }

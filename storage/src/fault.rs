@@ -1,19 +1,44 @@
-//! A disk in memory that forgets, tears and fails, so that crash tests are real.
+//! A disk in memory that forgets, tears, fills up and fails, so that crash tests are real.
 //!
-//! Each file has two contents: what readers see, and what is durable. [`FaultDisk::crash`] gives the disk as it
-//! may be found after a power loss: of each unsynced write, any subset of its sectors has arrived; of the unsynced
-//! renames, creations and removals in a directory, a beginning has. [`FaultDisk::kill`] gives it as a killed process
-//! leaves it. A countdown makes the n-th change fail, once or for good.
+//! What the calls have done and what is on the medium are two things (see media). [`FaultDisk::power_loss`] gives the disk
+//! as it may be found after the power went: synced bytes and synced names are there; of what was not synced, any part
+//! is, down to single sectors of a write and single names. [`FaultDisk::kill`] gives it as a killed process leaves it.
+//! Everything that is drawn is drawn from seeds, so a run repeats itself.
+//!
+//! [`FaultDisk::fail_after`] makes the n-th change fail, of any kind or of one. A sync that fails loses what it was to
+//! make durable, as a kernel does: the next sync succeeds and has nothing to write. [`FaultDisk::set_capacity`] makes the
+//! disk run full.
+
+mod media;
+mod random;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, DiskLock, sync_parent};
+use media::{Media, Node, Place};
+pub use random::Random;
 
-/// Written whole or not at all.
-const SECTOR: usize = 512;
+/// What changes a disk, by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Change {
+    /// A file or directory is made.
+    Create,
+    /// Bytes are written.
+    Write,
+    /// A file is cut, extended, or given space.
+    Length,
+    /// A file is given another name.
+    Rename,
+    /// A file is removed.
+    Remove,
+    /// A file's bytes are made durable.
+    Sync,
+    /// A directory's names are made durable.
+    SyncDir,
+}
 
 /// What happens when the countdown ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,35 +55,20 @@ pub struct FaultDisk(Arc<Mutex<Contents>>);
 
 #[derive(Debug, Clone, Default)]
 struct Contents {
-    inodes: BTreeMap<u64, Inode>,
-    next_inode: u64,
-    names: BTreeMap<PathBuf, u64>,
-    durable_names: BTreeMap<PathBuf, u64>,
-    /// Changes of names since the last sync of their directory, in order.
-    pending_names: Vec<NameChange>,
-    countdown: Option<(u64, Fault)>,
-    changes: u64,
-    syncs: u64,
+    media: Media,
+    locked: Vec<PathBuf>,
+    capacity: Option<u64>,
+    countdown: Option<Countdown>,
+    stopped: bool,
+    counts: BTreeMap<Change, u64>,
+    failed: u64,
 }
 
-#[derive(Debug, Clone)]
-struct NameChange {
-    dir: PathBuf,
-    remove: Option<PathBuf>,
-    add: Option<(PathBuf, u64)>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Inode {
-    now: Vec<u8>,
-    durable: Vec<u8>,
-    pending: Vec<Pending>,
-}
-
-#[derive(Debug, Clone)]
-enum Pending {
-    Write { offset: usize, bytes: Vec<u8> },
-    Length(usize),
+#[derive(Debug, Clone, Copy)]
+struct Countdown {
+    left: u64,
+    of: Option<Change>,
+    fault: Fault,
 }
 
 #[derive(Debug)]
@@ -67,69 +77,93 @@ struct FaultFile {
     inode: u64,
 }
 
+#[derive(Debug)]
+struct FaultLock {
+    disk: FaultDisk,
+    path: PathBuf,
+}
+
 impl FaultDisk {
-    /// Lets `changes` more changes (writes, syncs, names) work; the next one meets `fault`.
+    /// Lets `changes` more changes work; the next one meets `fault`.
     pub fn fail_after(&self, changes: u64, fault: Fault) {
-        self.contents().countdown = Some((changes, fault));
+        self.contents().countdown = Some(Countdown { left: changes, of: None, fault });
+    }
+
+    /// The same, counting changes of one kind only.
+    pub fn fail_after_some(&self, of: Change, changes: u64, fault: Fault) {
+        self.contents().countdown = Some(Countdown { left: changes, of: Some(of), fault });
+    }
+
+    /// How many bytes all files together may have; beyond that there is no space.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.contents().capacity = bytes;
+    }
+
+    /// How many bytes all files together have.
+    pub fn used(&self) -> u64 {
+        self.contents().media.used()
     }
 
     /// How many changes were tried so far.
     pub fn changes(&self) -> u64 {
-        self.contents().changes
+        self.contents().counts.values().sum()
     }
 
-    /// How many syncs of file contents have succeeded.
-    pub fn syncs(&self) -> u64 {
-        self.contents().syncs
+    /// How many changes of one kind were tried so far.
+    pub fn count(&self, of: Change) -> u64 {
+        self.contents().counts.get(&of).copied().unwrap_or(0)
     }
 
-    /// The disk after a power loss; `seed` decides what has arrived of the unsynced changes.
-    pub fn crash(&self, seed: u64) -> FaultDisk {
-        let mut random = Random(seed);
-        let mut contents = self.contents().clone();
-        let survive = random.below(contents.pending_names.len() as u64 + 1) as usize;
-        let changes: Vec<NameChange> = contents.pending_names.drain(..).take(survive).collect();
-        for change in &changes {
-            change.apply(&mut contents.durable_names);
-        }
-        contents.names = contents.durable_names.clone();
-        for inode in contents.inodes.values_mut() {
-            inode.crash(&mut random);
-        }
-        contents.revive()
+    /// How many changes have failed so far.
+    pub fn failed(&self) -> u64 {
+        self.contents().failed
+    }
+
+    /// Whether every change fails from now on.
+    pub fn has_stopped(&self) -> bool {
+        self.contents().stopped
+    }
+
+    /// The disk after a power loss; `seed` decides what has arrived of the unsynced changes. This disk stays as it is, with
+    /// nobody to read it: what still holds it can go on, and changes nothing that counts.
+    pub fn power_loss(&self, seed: u64) -> FaultDisk {
+        let mut media = self.contents().media.clone();
+        media.lose_power(&mut Random(seed));
+        FaultDisk::of(media)
     }
 
     /// The disk after the process was killed: all that was written is there, synced or not.
     pub fn kill(&self) -> FaultDisk {
-        self.contents().clone().revive()
+        FaultDisk::of(self.contents().media.clone())
+    }
+
+    /// A copy that shares nothing with this disk, and has no faults ahead.
+    pub fn copy(&self) -> FaultDisk {
+        self.kill()
     }
 
     /// The bytes that readers see in a file.
     pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
-        let contents = self.contents();
-        contents.names.get(path).map(|inode| contents.inodes[inode].now.clone())
+        self.contents().media.file(path).map(|file| file.now.clone())
     }
 
-    /// Replaces a file's bytes, durably: damage by other means than a crash.
+    /// Changes a file's bytes, durably: damage by other means than a crash.
     pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut contents = self.contents();
-        let inode = contents.names.get(path).copied();
-        if let Some(inode) = inode.and_then(|inode| contents.inodes.get_mut(&inode)) {
-            change(&mut inode.now);
-            inode.durable.clone_from(&inode.now);
-            inode.pending.clear();
-        }
+        self.contents().media.damage(path, change);
+    }
+
+    /// Turns one bit of a file over, durably; bits count from the first byte's lowest.
+    pub fn flip(&self, path: &Path, bit: u64) {
+        self.damage(path, |bytes| bytes[(bit / 8) as usize] ^= 1 << (bit % 8));
     }
 
     /// All file names with their bytes: to see that nothing was changed.
     pub fn image(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let contents = self.contents();
-        contents.names.iter().map(|(path, inode)| (path.clone(), contents.inodes[inode].now.clone())).collect()
+        self.contents().media.files().map(|(path, file)| (path.clone(), file.now.clone())).collect()
     }
 
-    /// A copy that shares nothing with this disk.
-    pub fn copy(&self) -> FaultDisk {
-        FaultDisk(Arc::new(Mutex::new(self.contents().clone())))
+    fn of(media: Media) -> FaultDisk {
+        FaultDisk(Arc::new(Mutex::new(Contents { media, ..Contents::default() })))
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
@@ -139,184 +173,172 @@ impl FaultDisk {
 
 impl Contents {
     /// Counts a change, and fails it when its time has come.
-    fn change(&mut self) -> io::Result<()> {
-        self.changes += 1;
-        match &mut self.countdown {
-            None => Ok(()),
-            Some((0, Fault::Stop)) => Err(io::Error::other("the disk has stopped")),
-            Some((0, Fault::Once(kind))) => {
-                let kind = *kind;
-                self.countdown = None;
-                Err(kind.into())
-            }
-            Some((left, _)) => {
-                *left -= 1;
-                Ok(())
-            }
+    fn change(&mut self, kind: Change) -> io::Result<()> {
+        *self.counts.entry(kind).or_default() += 1;
+        let outcome = self.meet(kind);
+        self.failed += u64::from(outcome.is_err());
+        outcome
+    }
+
+    fn meet(&mut self, kind: Change) -> io::Result<()> {
+        if self.stopped {
+            return Err(io::Error::other("the disk has stopped"));
         }
-    }
-
-    fn rename(&mut self, change: NameChange) {
-        change.apply(&mut self.names);
-        self.pending_names.push(change);
-    }
-
-    fn inode(&mut self, inode: u64) -> &mut Inode {
-        self.inodes.entry(inode).or_default()
-    }
-
-    fn revive(mut self) -> FaultDisk {
-        self.countdown = None;
-        FaultDisk(Arc::new(Mutex::new(self)))
-    }
-}
-
-impl NameChange {
-    fn apply(&self, names: &mut BTreeMap<PathBuf, u64>) {
-        if let Some(path) = &self.remove {
-            names.remove(path);
-        }
-        if let Some((path, inode)) = &self.add {
-            names.insert(path.clone(), *inode);
-        }
-    }
-}
-
-impl Inode {
-    fn crash(&mut self, random: &mut Random) {
-        for change in std::mem::take(&mut self.pending) {
-            match change {
-                Pending::Length(length) if random.below(2) == 0 => self.durable.resize(length, 0),
-                Pending::Length(_) => {}
-                Pending::Write { offset, bytes } => tear(&mut self.durable, offset, &bytes, random),
-            }
-        }
-        self.now.clone_from(&self.durable);
-    }
-}
-
-/// Writes all, none, or some sectors of `bytes`.
-fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut Random) {
-    let fate = random.below(4);
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = ((offset + at) / SECTOR + 1) * SECTOR - offset;
-        let end = end.min(bytes.len());
-        let arrives = match fate {
-            0 => false,
-            1 => true,
-            _ => random.below(2) == 0,
+        let Some(countdown) = self.countdown.as_mut().filter(|countdown| countdown.of.is_none_or(|of| of == kind))
+        else {
+            return Ok(());
         };
-        if arrives {
-            put(file, offset + at, &bytes[at..end]);
+        if countdown.left > 0 {
+            countdown.left -= 1;
+            return Ok(());
         }
-        at = end;
+        let fault = countdown.fault;
+        self.countdown = None;
+        match fault {
+            Fault::Stop => {
+                self.stopped = true;
+                Err(io::Error::other("the disk has stopped"))
+            }
+            Fault::Once(kind) => Err(kind.into()),
+        }
     }
-}
 
-fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
-    let end = offset + bytes.len();
-    if file.len() < end {
-        file.resize(end, 0);
+    /// Bytes that may be added.
+    fn free(&self) -> u64 {
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.media.used()))
     }
-    file[offset..end].copy_from_slice(bytes);
+
+    /// Makes a file longer, if there is space; shorter always.
+    fn set_len(&mut self, inode: u64, len: u64) -> io::Result<()> {
+        self.change(Change::Length)?;
+        let file = self.media.inode(inode);
+        if len.saturating_sub(file.now.len() as u64) > self.free() {
+            self.failed += 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.media.set_len(inode, len as usize);
+        Ok(())
+    }
 }
 
 impl Disk for FaultDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut contents = self.contents();
-        contents.change()?;
-        let inode = contents.next_inode;
-        contents.next_inode += 1;
-        contents.inodes.insert(inode, Inode::default());
-        contents.rename(NameChange { dir: parent(path), remove: None, add: Some((path.to_path_buf(), inode)) });
+        contents.change(Change::Create)?;
+        let inode = contents.media.create(path)?;
         Ok(Arc::new(FaultFile { disk: self.clone(), inode }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        match self.contents().names.get(path) {
-            Some(inode) => Ok(Arc::new(FaultFile { disk: self.clone(), inode: *inode })),
+        match self.contents().media.node(path) {
+            Some(Node::File(inode)) => Ok(Arc::new(FaultFile { disk: self.clone(), inode })),
+            Some(Node::Directory) => Err(io::ErrorKind::IsADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut contents = self.contents();
-        contents.change()?;
-        let inode = *contents.names.get(from).ok_or(io::ErrorKind::NotFound)?;
-        let (remove, add) = (Some(from.to_path_buf()), Some((to.to_path_buf(), inode)));
-        contents.rename(NameChange { dir: parent(to), remove, add });
-        Ok(())
+        contents.change(Change::Rename)?;
+        contents.media.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut contents = self.contents();
-        contents.change()?;
-        if !contents.names.contains_key(path) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        contents.rename(NameChange { dir: parent(path), remove: Some(path.to_path_buf()), add: None });
-        Ok(())
+        contents.change(Change::Remove)?;
+        contents.media.remove(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let contents = self.contents();
-        let inside = contents.names.keys().filter(|path| path.parent() == Some(dir));
-        Ok(inside.filter_map(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned()).collect())
+        self.contents().media.list(dir)
     }
 
-    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
-        Ok(())
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut missing = Vec::new();
+        for dir in dir.ancestors() {
+            match self.contents().media.place(dir) {
+                Place::Missing => missing.push(dir),
+                Place::Directory => break,
+                Place::File => return Err(io::ErrorKind::NotADirectory.into()),
+            }
+        }
+        for dir in missing.iter().rev() {
+            let mut contents = self.contents();
+            contents.change(Change::Create)?;
+            contents.media.create_dir(dir);
+        }
+        if missing.is_empty() {
+            missing.push(dir);
+        }
+        missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        // Names without a directory in front of them are in the one that has no name here.
+        let dir = if dir == Path::new(".") { Path::new("") } else { dir };
         let mut contents = self.contents();
-        contents.change()?;
-        let contents = &mut *contents;
-        let durable_names = &mut contents.durable_names;
-        contents.pending_names.retain(|change| {
-            let synced = change.dir == dir;
-            if synced {
-                change.apply(durable_names);
-            }
-            !synced
-        });
-        Ok(())
+        let allowed = contents.change(Change::SyncDir);
+        let (seed, stopped) = (contents.failed, contents.stopped);
+        match &allowed {
+            Ok(()) => contents.media.sync_dir(dir),
+            Err(_) if !stopped => contents.media.lose_names(dir, &mut Random(seed)),
+            Err(_) => {}
+        }
+        allowed
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        if self.contents().media.node(path).is_none() {
+            self.create(path)?;
+        }
+        let mut contents = self.contents();
+        if contents.locked.iter().any(|locked| locked == path) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        contents.locked.push(path.to_path_buf());
+        Ok(Box::new(FaultLock { disk: self.clone(), path: path.to_path_buf() }))
+    }
+}
+
+impl DiskLock for FaultLock {}
+
+impl Drop for FaultLock {
+    fn drop(&mut self) {
+        self.disk.contents().locked.retain(|locked| *locked != self.path);
     }
 }
 
 impl DiskFile for FaultFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut contents = self.disk.contents();
-        let offset = offset as usize;
-        let allowed = contents.change();
+        let mut outcome = contents.change(Change::Write);
         // A write that fails may have got anywhere.
-        let written = if allowed.is_ok() { bytes } else { &bytes[..bytes.len() / 2] };
-        let inode = contents.inode(self.inode);
-        put(&mut inode.now, offset, written);
-        inode.pending.push(Pending::Write { offset, bytes: written.to_vec() });
-        allowed
+        let mut written = if outcome.is_ok() { bytes.len() } else { bytes.len() / 2 };
+        let end = contents.media.inode(self.inode).now.len() as u64;
+        let space = (end.saturating_sub(offset)).saturating_add(contents.free());
+        if outcome.is_ok() && bytes.len() as u64 > space {
+            contents.failed += 1;
+            outcome = Err(io::ErrorKind::StorageFull.into());
+            written = space as usize;
+        }
+        contents.media.write(self.inode, offset as usize, &bytes[..written]);
+        outcome
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut contents = self.disk.contents();
-        let rest = contents.inode(self.inode).now.get(offset as usize..).unwrap_or_default();
+        let rest = contents.media.inode(self.inode).now.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.contents().inode(self.inode).now.len() as u64)
+        Ok(self.disk.contents().media.inode(self.inode).now.len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut contents = self.disk.contents();
-        contents.change()?;
-        let inode = contents.inode(self.inode);
-        inode.now.resize(len as usize, 0);
-        inode.pending.push(Pending::Length(len as usize));
-        Ok(())
+        self.disk.contents().set_len(self.inode, len)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
@@ -328,35 +350,14 @@ impl DiskFile for FaultFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut contents = self.disk.contents();
-        contents.change()?;
-        contents.syncs += 1;
-        let inode = contents.inode(self.inode);
-        inode.durable.clone_from(&inode.now);
-        inode.pending.clear();
-        Ok(())
-    }
-}
-
-fn parent(path: &Path) -> PathBuf {
-    path.parent().map(Path::to_path_buf).unwrap_or_default()
-}
-
-/// A small random number generator (splitmix64): the same seed, the same crash.
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn next_number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`, or 0.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next_number() % limit.max(1)
+        let allowed = contents.change(Change::Sync);
+        let (seed, stopped) = (contents.failed, contents.stopped);
+        let file = contents.media.inode(self.inode);
+        match &allowed {
+            Ok(()) => file.sync(),
+            Err(_) if !stopped => file.lose_unsynced(&mut Random(seed)),
+            Err(_) => {}
+        }
+        allowed
     }
 }

@@ -44,6 +44,8 @@ pub enum FrameKind {
     Generation = 12,
     /// Rows that are on their way into the state.
     Layer = 13,
+    /// All rows of a state that is not in sled.
+    PlainRows = 14,
 }
 
 /// Why bytes are not the frame that was expected.

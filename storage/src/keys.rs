@@ -1,4 +1,4 @@
-//! The keys of the sled tree, in one place.
+//! The keys of the tree, in one place.
 //!
 //! | key | value |
 //! |---|---|
@@ -16,6 +16,8 @@ pub(crate) const MEMBERSHIP: &[u8] = b"m/membership";
 const ROW: &[u8] = b"d/";
 const PIECE: &[u8] = b"c/";
 pub(crate) const LARGE: &[u8] = b"b/";
+/// All marks of large rows are below this.
+pub(crate) const LARGE_END: &[u8] = b"b0";
 
 /// All row keys are below this.
 pub(crate) const ROWS_END: &[u8] = b"d0";

@@ -7,7 +7,7 @@
 //! <data directory>/identity    whose data this is (see data_dir)
 //!                  lock        held while a process uses it
 //!                  log/        the Raft log and the vote: the truth, synced before anything is acknowledged
-//!                  state/      the rows of the state machine in sled: may fall behind, never ahead
+//!                  state/      the rows of the state machine: may fall behind, never ahead
 //!                  snapshots/  the newest snapshot
 //! ```
 //!
@@ -29,12 +29,13 @@ mod open;
 mod rows;
 pub mod snapshot;
 pub mod state;
+mod tree;
 pub mod verify;
 
 pub use data_dir::{DataDir, Expected, Identity};
 pub use error::StorageError;
 pub use ids::{FIRST_INDEX, LogId, LogRecord, Vote};
-pub use log::{Log, LogConfig};
+pub use log::{Log, LogConfig, LogWriter};
 pub use open::{Options, Storage};
 pub use snapshot::{SnapshotFile, SnapshotHeader, Snapshots};
-pub use state::{State, StateConfig};
+pub use state::{State, StateConfig, StateKind};

@@ -27,7 +27,6 @@ mod tail;
 mod tests;
 mod writer;
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,7 +44,7 @@ use shared::{Shared, report};
 use tail::Tail;
 use writer::{Op, Writer};
 
-/// Called once, when an operation is durable or has failed; on the writer's thread, so it must be short.
+/// Called once, when an operation is durable or has failed; by whoever writes, so it must be short.
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// What can be set about the log.
@@ -55,13 +54,26 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// Bytes of the newest entries that are kept in memory.
     pub cache_bytes: usize,
-    /// Write on the calling thread instead of the writer's own: for simulation, where each run must be the same.
-    pub inline: bool,
+    /// Who writes.
+    pub writer: LogWriter,
+}
+
+/// Who writes what is appended to a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogWriter {
+    /// A thread of the log's own.
+    #[default]
+    Thread,
+    /// The calling thread, before the call returns: for tests.
+    Inline,
+    /// Whoever calls [`Log::drive`]; until then what is appended waits. All else first writes what waits and is then done
+    /// before the call returns. For simulations, where time passes between an append and its sync.
+    Driven,
 }
 
 impl Default for LogConfig {
     fn default() -> LogConfig {
-        LogConfig { segment_bytes: 16 << 20, cache_bytes: 64 << 20, inline: false }
+        LogConfig { segment_bytes: 16 << 20, cache_bytes: 64 << 20, writer: LogWriter::Thread }
     }
 }
 
@@ -87,7 +99,8 @@ pub struct Log {
 
 enum Engine {
     Thread(Option<JoinHandle<()>>),
-    Inline(Box<Mutex<Writer>>),
+    /// The writer, and whether appends wait for [`Log::drive`].
+    Here(Box<Mutex<Writer>>, LogWriter),
 }
 
 impl Log {
@@ -117,10 +130,10 @@ impl Log {
         let Scan { mark, segments, last, chain, .. } = scan;
         let tail = Tail::new(segments, last, mark.purged, mark.vote, config.cache_bytes);
         let shared = Arc::new(Shared::new(tail));
-        let inline = config.inline;
+        let kind = config.writer;
         let writer = Writer::new(disk, dir.to_path_buf(), config, Arc::clone(&shared), poison.clone(), mark, chain);
-        let engine = if inline {
-            Engine::Inline(Box::new(Mutex::new(writer)))
+        let engine = if kind != LogWriter::Thread {
+            Engine::Here(Box::new(Mutex::new(writer)), kind)
         } else {
             let (shared, poison) = (Arc::clone(&shared), poison.clone());
             let run = move || {
@@ -189,13 +202,28 @@ impl Log {
             return done(Err(error));
         }
         // Queued under the tail's lock, so that the queue has the order of the indexes.
-        match &self.engine {
-            Engine::Thread(_) => self.shared.enqueue(Op::Append { records, done }),
-            Engine::Inline(writer) => {
-                drop(tail);
-                perform_inline(writer, Op::Append { records, done });
+        self.shared.enqueue(Op::Append { records, done });
+        drop(tail);
+        if matches!(self.engine, Engine::Here(_, LogWriter::Inline)) {
+            self.drive();
+        }
+    }
+
+    /// Writes and reports what waits, where no thread of the log's own does; true if anything waited.
+    pub fn drive(&self) -> bool {
+        let Engine::Here(writer, _) = &self.engine else { return false };
+        let mut completions = Vec::new();
+        {
+            // Taken under the writer's lock, so that what is taken first is written first.
+            let mut writer = lock(writer);
+            let mut ops = self.shared.take();
+            while !ops.is_empty() {
+                completions.extend(writer.perform(&mut ops));
             }
         }
+        let any = !completions.is_empty();
+        report(completions);
+        any
     }
 
     /// The entries `from..to`, without a gap, cut at the end of the log; an error when `from` was purged.
@@ -250,18 +278,17 @@ impl Log {
     }
 
     fn submit(&self, op: Op) {
-        match &self.engine {
-            Engine::Thread(_) => self.shared.enqueue(op),
-            Engine::Inline(writer) => perform_inline(writer, op),
-        }
+        self.shared.enqueue(op);
+        self.drive();
     }
 }
 
 impl Drop for Log {
     /// Finishes what is queued and brings the durable mark up to date.
     fn drop(&mut self) {
+        self.drive();
         match &mut self.engine {
-            Engine::Inline(writer) => lock(writer).refresh_mark(),
+            Engine::Here(writer, _) => lock(writer).refresh_mark(),
             Engine::Thread(handle) => {
                 self.shared.close();
                 // A callback may hold the last reference: the writer cannot wait for itself, and ends on its own.
@@ -276,10 +303,10 @@ impl Drop for Log {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Engine::Thread(_) => "Thread",
-            Engine::Inline(_) => "Inline",
-        })
+        match self {
+            Engine::Thread(_) => f.write_str("Thread"),
+            Engine::Here(_, kind) => write!(f, "{kind:?}"),
+        }
     }
 }
 
@@ -313,11 +340,6 @@ fn repair(disk: &dyn Disk, dir: &Path, config: &LogConfig, scan: &Scan) -> io::R
     }
     segment.file.allocate(config.segment_bytes.max(segment.end))?;
     segment.file.sync_data()
-}
-
-fn perform_inline(writer: &Mutex<Writer>, op: Op) {
-    let completions = lock(writer).perform(&mut VecDeque::from([op]));
-    report(completions);
 }
 
 /// Locks, also after a panic of another holder: what these locks guard is never left half changed.

@@ -8,18 +8,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::data_dir::{DataDir, Expected};
+use crate::disk::{Disk, RealDisk};
 use crate::error::StorageError;
 use crate::log::{Log, LogConfig};
 use crate::snapshot::{SnapshotFile, Snapshots};
 use crate::state::{Misfit, State, StateConfig};
 
 /// What can be set about storage.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
+    /// Where all files are, but for sled's.
+    pub disk: Arc<dyn Disk>,
     /// The log.
     pub log: LogConfig,
     /// The state.
     pub state: StateConfig,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { disk: Arc::new(RealDisk), log: LogConfig::default(), state: StateConfig::default() }
+    }
 }
 
 /// An open data directory with its parts. The directory is locked until this is dropped.
@@ -44,7 +53,7 @@ enum Source {
 impl Storage {
     /// Opens the directory at `path`, or makes it. Damage that cannot be mended from this disk is an error.
     pub fn open(path: &Path, expected: &Expected, options: &Options) -> Result<Storage, StorageError> {
-        let dir = DataDir::open(path, expected)?;
+        let dir = DataDir::open(&options.disk, path, expected)?;
         let log = Log::open(dir.disk(), &dir.log_dir(), options.log.clone(), dir.poison())?;
         let snapshots = Snapshots::open(dir.disk(), &dir.snapshot_dir(), dir.poison())?;
         let state = open_state(&dir, &log, &snapshots, &options.state)?;
@@ -55,7 +64,7 @@ impl Storage {
 fn open_state(dir: &DataDir, log: &Log, snapshots: &Snapshots, config: &StateConfig) -> Result<State, StorageError> {
     let root = dir.state_dir();
     let mismatch = |misfit: &Misfit| StorageError::Mismatch { dir: root.clone(), what: misfit.to_string() };
-    let reason = match State::open(&root, config.clone(), dir.poison()) {
+    let reason = match State::open(dir.disk(), &root, config.clone(), dir.poison()) {
         Ok(state) => match state.check_against_log(log) {
             Err(misfit @ Misfit::Ahead { .. }) => return Err(mismatch(&misfit)),
             Err(misfit @ Misfit::Behind { .. }) => mismatch(&misfit),
@@ -81,8 +90,8 @@ fn open_state(dir: &DataDir, log: &Log, snapshots: &Snapshots, config: &StateCon
         snapshot = snapshot.map(|snapshot| snapshot.header.applied.to_string()),
         "the state is made anew; the log brings it forward"
     );
-    State::restore(&root, snapshot, config)?;
-    let state = State::open(&root, config.clone(), dir.poison())?;
+    State::restore(&dir.disk(), &root, snapshot, config)?;
+    let state = State::open(dir.disk(), &root, config.clone(), dir.poison())?;
     match state.check_against_log(log) {
         Ok(()) => Ok(state),
         Err(misfit) => Err(mismatch(&misfit)),
@@ -247,6 +256,45 @@ mod tests {
         assert_eq!((storage.state.applied(), storage.log.last()), (Some(id(29)), Some(id(9))));
         storage.log.purge(id(29)).unwrap();
         work(&storage, 30..31);
+    }
+
+    #[test]
+    fn on_a_disk_in_memory_appends_wait_until_the_log_is_driven() {
+        let disk = crate::fault::FaultDisk::default();
+        let log = LogConfig { segment_bytes: 4096, writer: crate::LogWriter::Driven, ..LogConfig::default() };
+        let state = StateConfig { kind: crate::StateKind::Plain, ..StateConfig::default() };
+        let options = |disk: &crate::fault::FaultDisk| Options {
+            disk: Arc::new(disk.clone()),
+            log: log.clone(),
+            state: state.clone(),
+        };
+        let (path, expected) = (Path::new("/data"), Expected { cluster: "prod".into(), node: 1 });
+        let storage = Storage::open(path, &expected, &options(&disk)).unwrap();
+        assert!(matches!(Storage::open(path, &expected, &options(&disk)), Err(StorageError::InUse { .. })));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for index in 0..3 {
+            let sender = sender.clone();
+            let record = LogRecord { id: id(index), payload: vec![7; 100].into() };
+            storage.log.append(vec![record], Box::new(move |result| sender.send(result).unwrap()));
+        }
+        assert!(receiver.try_recv().is_err(), "nothing is written yet");
+        let lost = Storage::open(path, &expected, &options(&disk.power_loss(1))).unwrap();
+        assert_eq!(lost.log.last(), None);
+        assert!(storage.log.drive());
+        assert_eq!(receiver.try_iter().filter(Result::is_ok).count(), 3);
+        assert_eq!(storage.log.stats().groups, 1);
+        let writes = BTreeMap::from([(b"row".to_vec(), Some(vec![1; 40_000]))]);
+        storage.state.commit(writes, id(2), Some(b"members".to_vec())).unwrap();
+        assert_eq!(storage.state.sync().unwrap(), Some(id(2)));
+        let after = Storage::open(path, &expected, &options(&disk.power_loss(2))).unwrap();
+        assert_eq!((after.log.last(), after.state.applied()), (Some(id(2)), Some(id(2))));
+        assert_eq!(after.state.get(b"row").unwrap().unwrap(), vec![1; 40_000]);
+        assert!(!after.state.was_cut_off());
+        // What still has the disk as it was before the loss ends without a word.
+        disk.fail_after(0, crate::fault::Fault::Stop);
+        let refused = storage.log.save_vote(crate::Vote { term: 1, node: 1, committed: false });
+        assert!(refused.is_err() && disk.has_stopped());
+        drop(storage);
     }
 
     #[test]

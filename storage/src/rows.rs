@@ -1,4 +1,4 @@
-//! Rows as sled values.
+//! Rows as values of the tree.
 //!
 //! Each value is framed with its checksum and says at which log index it was written, which lets a snapshot
 //! tell rows that are newer than itself. sled writes a tree leaf that outgrows a quarter of its segment to a
@@ -6,13 +6,14 @@
 //! leaf full of them to stay in the log of sled.
 
 use std::collections::HashSet;
+use std::ops::Bound;
 
 use holdfast_machine::ArchiveError;
-use sled::Tree;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{self, FrameError, FrameKind};
 use crate::keys;
+use crate::tree::Tree;
 
 /// Longest value stored in one piece, in bytes.
 pub(crate) const PIECE_BYTES: usize = 16 << 10;
@@ -45,8 +46,8 @@ pub(crate) struct LargeRows(HashSet<u64>);
 impl LargeRows {
     pub(crate) fn load(tree: &Tree) -> Result<LargeRows, ArchiveError> {
         let mut rows = LargeRows::default();
-        for key in tree.scan_prefix(keys::LARGE).keys() {
-            let key = key.map_err(|error| unreadable(&error))?;
+        for pair in tree.range(Bound::Included(keys::LARGE.to_vec()), keys::LARGE_END.to_vec()) {
+            let (key, _) = pair?;
             rows.0.insert(xxh3_64(&key[keys::LARGE.len()..]));
         }
         Ok(rows)
@@ -75,23 +76,23 @@ pub(crate) fn put(
     let was_large = large.contains(key);
     if was_large {
         for number in pieces.len() as u32..stored_pieces(tree, key)? {
-            remove(tree, keys::piece(key, number))?;
+            tree.remove(&keys::piece(key, number))?;
         }
     }
     if !pieces.is_empty() {
-        insert(tree, keys::large(key), Vec::new())?;
+        tree.insert(keys::large(key), Vec::new())?;
         large.0.insert(xxh3_64(key));
     }
     for (number, piece) in pieces.iter().enumerate() {
-        insert(tree, keys::piece(key, number as u32), framed(FrameKind::Piece, index, piece))?;
+        tree.insert(keys::piece(key, number as u32), framed(FrameKind::Piece, index, piece))?;
     }
     match value {
-        Some(value) if !pieces.is_empty() => insert(tree, keys::row(key), large_head(index, value, pieces.len()))?,
-        Some(value) => insert(tree, keys::row(key), framed(FrameKind::Row, index, value))?,
-        None => remove(tree, keys::row(key))?,
+        Some(value) if !pieces.is_empty() => tree.insert(keys::row(key), large_head(index, value, pieces.len()))?,
+        Some(value) => tree.insert(keys::row(key), framed(FrameKind::Row, index, value))?,
+        None => tree.remove(&keys::row(key))?,
     }
     if was_large && pieces.is_empty() {
-        remove(tree, keys::large(key))?;
+        tree.remove(&keys::large(key))?;
     }
     Ok(())
 }
@@ -104,17 +105,8 @@ fn large_head(index: u64, value: &[u8], pieces: usize) -> Vec<u8> {
     framed(FrameKind::LargeRow, index, &head)
 }
 
-/// Writes one value of any kind.
-pub(crate) fn insert(tree: &Tree, key: impl AsRef<[u8]>, value: Vec<u8>) -> Result<(), ArchiveError> {
-    tree.insert(key, value).map(drop).map_err(|error| unreadable(&error))
-}
-
-fn remove(tree: &Tree, key: Vec<u8>) -> Result<(), ArchiveError> {
-    tree.remove(key).map(drop).map_err(|error| unreadable(&error))
-}
-
 fn stored_pieces(tree: &Tree, key: &[u8]) -> Result<u32, ArchiveError> {
-    let Some(bytes) = tree.get(keys::row(key)).map_err(|error| unreadable(&error))? else { return Ok(0) };
+    let Some(bytes) = tree.get(&keys::row(key))? else { return Ok(0) };
     match parse(&bytes).map_err(|flaw| damaged(key, &flaw))? {
         Stored::Whole { .. } => Ok(0),
         Stored::Large { head, .. } => Ok(head.pieces),
@@ -123,7 +115,7 @@ fn stored_pieces(tree: &Tree, key: &[u8]) -> Result<u32, ArchiveError> {
 
 /// Reads one row.
 pub(crate) fn get(tree: &Tree, key: &[u8]) -> Result<Option<Row>, ArchiveError> {
-    match tree.get(keys::row(key)).map_err(|error| unreadable(&error))? {
+    match tree.get(&keys::row(key))? {
         Some(bytes) => resolve(tree, key, &bytes).map(Some),
         None => Ok(None),
     }
@@ -150,7 +142,7 @@ pub(crate) fn index_of(key: &[u8], bytes: &[u8]) -> Result<u64, ArchiveError> {
 fn read_pieces(tree: &Tree, key: &[u8], index: u64, head: Head) -> Result<Vec<u8>, ArchiveError> {
     let mut value = Vec::with_capacity(usize::try_from(head.length).unwrap_or(0));
     for number in 0..head.pieces {
-        let bytes = tree.get(keys::piece(key, number)).map_err(|error| unreadable(&error))?;
+        let bytes = tree.get(&keys::piece(key, number))?;
         let bytes = bytes.ok_or_else(|| ArchiveError(format!("piece {number} of row {} is missing", show(key))))?;
         let contents = frame::decode(FrameKind::Piece, &bytes).map_err(|flaw| damaged(key, &flaw))?;
         match contents.split_first_chunk::<8>() {
@@ -191,11 +183,6 @@ fn parse(bytes: &[u8]) -> Result<Stored<'_>, FrameError> {
         digest: u64::from_le_bytes(*digest),
     };
     Ok(Stored::Large { index, head })
-}
-
-/// An error of sled's own, for whoever reads rows.
-pub(crate) fn unreadable(error: &sled::Error) -> ArchiveError {
-    ArchiveError(format!("sled: {error}"))
 }
 
 fn damaged(key: &[u8], flaw: &FrameError) -> ArchiveError {

@@ -16,9 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Disk, Poison, TEMPORARY_SUFFIX};
+use crate::disk::{Disk, DiskFile, Poison, TEMPORARY_SUFFIX};
 use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::state::SnapshotBuilder;
@@ -59,16 +60,16 @@ struct Trailer {
     digest: u64,
 }
 
-/// A whole snapshot file.
+/// A whole snapshot file, held open: it stays readable even if a newer one has replaced it meanwhile.
 #[derive(Debug, Clone)]
 pub struct SnapshotFile {
-    /// Where it is; read it from there to send it to a peer.
+    /// Where it is.
     pub path: PathBuf,
     /// Its length in bytes.
     pub length: u64,
     /// What it is of.
     pub header: SnapshotHeader,
-    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
 }
 
 /// The directory of snapshots.
@@ -99,7 +100,7 @@ impl Snapshots {
     /// The newest snapshot. Only its header is checked; reading it checks the rest.
     pub fn newest(&self) -> Result<Option<SnapshotFile>, StorageError> {
         let names = self.names().map_err(|error| StorageError::io("listing", &self.dir, error))?;
-        names.last().map(|name| SnapshotFile::open(&self.disk, &self.dir.join(name))).transpose()
+        names.last().map(|name| SnapshotFile::open(&*self.disk, &self.dir.join(name))).transpose()
     }
 
     /// Writes the snapshot that `builder` has started; durable on return, older ones are removed.
@@ -122,7 +123,7 @@ impl Snapshots {
             writer.discard(&*self.disk);
             StorageError::io("writing the snapshot", &path, error)
         })?;
-        SnapshotFile::open(&self.disk, &path)
+        SnapshotFile::open(&*self.disk, &path)
     }
 
     /// Begins to take in a snapshot from a peer. A receiver that is dropped unfinished leaves nothing behind.
@@ -153,15 +154,26 @@ impl Snapshots {
 }
 
 impl SnapshotFile {
-    pub(crate) fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<SnapshotFile, StorageError> {
-        let reader = SnapshotReader::open(&**disk, path)?;
+    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<SnapshotFile, StorageError> {
+        let file = disk.open(path).map_err(|error| StorageError::io("opening the snapshot", path, error))?;
+        let reader = SnapshotReader::open(Arc::clone(&file), path)?;
         let (length, header) = (reader.length(), reader.header().clone());
-        Ok(SnapshotFile { path: path.to_path_buf(), length, header, disk: Arc::clone(disk) })
+        Ok(SnapshotFile { path: path.to_path_buf(), length, header, file })
+    }
+
+    /// The bytes from `offset` on, at most `limit`, unchecked: to be sent to a peer, which checks them.
+    pub fn read(&self, offset: u64, limit: usize) -> io::Result<Bytes> {
+        let left = self.length.saturating_sub(offset);
+        let mut bytes = vec![0; usize::try_from(left).unwrap_or(usize::MAX).min(limit)];
+        if self.file.read_at(offset, &mut bytes)? < bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(bytes.into())
     }
 
     /// Reads the rows, checking everything.
     pub fn reader(&self) -> Result<SnapshotReader, StorageError> {
-        SnapshotReader::open(&*self.disk, &self.path)
+        SnapshotReader::open(Arc::clone(&self.file), &self.path)
     }
 
     /// Reads the whole file and checks it; returns the number of rows.

@@ -1,11 +1,12 @@
-//! The replicated state as rows in sled: what the state machine last committed.
+//! The replicated state as rows in a tree: what the state machine last committed.
 //!
 //! ```text
-//! state/current       which generation counts, replaced atomically
-//! state/0000000001/   a generation: one sled database
+//! state/current           which generation counts, replaced atomically
+//! state/0000000001/       a generation: one sled database
+//! state/0000000001.rows   or one file, where the state is not in sled (see tree)
 //! state/layer-0000000001  the rows that went to it last, in case their writing was cut off
 //! ```
-//! The log is the truth, so commits are not synced: they gather in memory (see overlay) and go to sled in batches,
+//! The log is the truth, so commits are not synced: they gather in memory (see overlay) and go to the tree in batches,
 //! each with its applied id, so after a crash the state is as of some earlier entry and the log brings it forward.
 //! [`State::sync`] says how far the state is durable: the log must not be purged beyond that.
 //!
@@ -24,18 +25,19 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use holdfast_machine::{Archive, ArchiveResult, Pair, Writes};
 
-use crate::disk::Poison;
+use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::snapshot::{SnapshotFile, SnapshotHeader};
+pub use crate::tree::StateKind;
 use crate::{keys, rows};
 use cursor::Cursor;
 pub use fit::{Misfit, check_against_log};
@@ -48,6 +50,8 @@ use sled::IVec;
 /// What can be set about the state.
 #[derive(Debug, Clone)]
 pub struct StateConfig {
+    /// Where the rows are.
+    pub kind: StateKind,
     /// Memory for sled's page cache, in bytes.
     pub cache_bytes: u64,
     /// Version of the state machine's rows: written into snapshots, and newer ones are not installed.
@@ -56,7 +60,7 @@ pub struct StateConfig {
 
 impl Default for StateConfig {
     fn default() -> StateConfig {
-        StateConfig { cache_bytes: 64 << 20, machine_version: 1 }
+        StateConfig { kind: StateKind::Sled, cache_bytes: 64 << 20, machine_version: 1 }
     }
 }
 
@@ -65,30 +69,34 @@ impl Default for StateConfig {
 pub struct State {
     config: StateConfig,
     shared: Arc<Shared>,
+    /// Writes layers that are due; without it the committing thread does.
     flusher: Option<JoinHandle<()>>,
     cut_off: bool,
 }
 
 impl State {
     /// Makes an empty state in `root`; durable on return. For a new data directory only.
-    pub fn create(root: &Path) -> Result<(), StorageError> {
+    pub fn create(disk: &dyn Disk, root: &Path) -> Result<(), StorageError> {
         let creating = |error| StorageError::io("creating the state in", root, error);
-        fs::create_dir_all(root).map_err(creating)?;
-        switch::set_current(root, 1).map_err(creating)
+        disk.create_dir(root).map_err(creating)?;
+        switch::set_current(disk, root, 1).map_err(creating)
     }
 
     /// Opens the state in `root`, and removes what an interrupted install left there.
-    pub fn open(root: &Path, config: StateConfig, poison: Poison) -> Result<State, StorageError> {
-        let number = switch::read_current(root)?;
-        let generation = Generation::open(root, number, config.cache_bytes)?;
-        let shared = Shared::new(root.to_path_buf(), poison, generation)?;
+    pub fn open(disk: Arc<dyn Disk>, root: &Path, config: StateConfig, poison: Poison) -> Result<State, StorageError> {
+        let number = switch::read_current(&*disk, root)?;
+        let generation = Generation::open(&disk, root, number, &config)?;
+        let shared = Arc::new(Shared::new(disk, root.to_path_buf(), poison, generation)?);
         let opening = |error| StorageError::io("opening the state in", root, error);
-        switch::remove_others(root, number).map_err(opening)?;
-        let cut_off = OpenMark::set(root).map_err(opening)?;
-        let shared = Arc::new(shared);
-        let flusher = Arc::clone(&shared);
-        let spawned = thread::Builder::new().name("state-flusher".into()).spawn(move || flusher.run());
-        Ok(State { config, shared, flusher: Some(spawned.map_err(opening)?), cut_off })
+        switch::remove_others(&*shared.disk, root, number).map_err(opening)?;
+        let mut state = State { config, shared, flusher: None, cut_off: false };
+        if state.config.kind == StateKind::Sled {
+            state.cut_off = OpenMark::set(&*state.shared.disk, root).map_err(opening)?;
+            let shared = Arc::clone(&state.shared);
+            let spawned = thread::Builder::new().name("state-flusher".into()).spawn(move || shared.run());
+            state.flusher = Some(spawned.map_err(opening)?);
+        }
+        Ok(state)
     }
 
     /// Id of the last entry whose rows are committed.
@@ -103,20 +111,23 @@ impl State {
 
     /// Bytes that the state takes on disk.
     pub fn size_on_disk(&self) -> io::Result<u64> {
-        self.shared.current().db.size_on_disk().map_err(io::Error::other)
+        self.shared.current().tree.size_on_disk()
     }
 
     /// Commits rows (`None` removes one), the applied id and, if given, the membership. Readers see them on return;
     /// after a crash the state is as of some commit, and as of this one or later once [`State::sync`] has returned.
     pub fn commit(&self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) -> Result<(), StorageError> {
-        self.shared
-            .commit(writes, applied, membership)
-            .map_err(|error| StorageError::io("committing to", &self.shared.root, error))
+        let committing = |error| StorageError::io("committing to", &self.shared.root, error);
+        let is_due = self.shared.commit(writes, applied, membership).map_err(committing)?;
+        if is_due && self.flusher.is_none() {
+            self.shared.flush(&mut self.shared.base()).map_err(committing)?;
+        }
+        Ok(())
     }
 
     /// Makes the state durable; returns the applied id up to which it is.
     pub fn sync(&self) -> Result<Option<LogId>, StorageError> {
-        let flushed = self.shared.flush(&mut self.shared.sled());
+        let flushed = self.shared.flush(&mut self.shared.base());
         let flushed = flushed.map_err(|error| StorageError::io("syncing", &self.shared.root, error))?;
         Ok(flushed.applied)
     }
@@ -138,17 +149,17 @@ impl State {
 
     /// Starts a snapshot of the state as it is now; commits may go on while it is written.
     pub fn snapshot_builder(&self) -> Result<SnapshotBuilder, StorageError> {
-        let mut sled = self.shared.sled();
-        if sled.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) > 1) {
+        let mut base = self.shared.base();
+        if base.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) > 1) {
             return Err(StorageError::SnapshotInProgress);
         }
         let flushed = self
             .shared
-            .flush(&mut sled)
+            .flush(&mut base)
             .map_err(|error| StorageError::io("starting a snapshot of", &self.shared.root, error))?;
         let applied = flushed.applied.ok_or(StorageError::NothingApplied)?;
         let cursor = Arc::new(Mutex::new(Cursor::new(applied.index)));
-        sled.cursor = Some(Arc::clone(&cursor));
+        base.cursor = Some(Arc::clone(&cursor));
         let header = SnapshotHeader { machine: self.config.machine_version, applied, membership: flushed.membership };
         Ok(SnapshotBuilder { generation: self.shared.current(), cursor, header })
     }
@@ -159,22 +170,24 @@ impl State {
         let root = &self.shared.root;
         self.shared.poison.check().map_err(|error| StorageError::io("installing in", root, error))?;
         let number = self.shared.current().number + 1;
-        let generation = switch::switch(root, number, Some(snapshot), &self.config)?;
+        let generation = switch::switch(&self.shared.disk, root, number, Some(snapshot), &self.config)?;
         self.shared.replace(generation)
     }
 
     /// Makes the state in `root` anew, from a snapshot or (`None`) empty, whatever is there; durable on return.
     /// Open it afterwards. Correct only when the log has every entry after the snapshot's.
-    pub fn restore(root: &Path, snapshot: Option<&SnapshotFile>, config: &StateConfig) -> Result<(), StorageError> {
+    pub fn restore(
+        disk: &Arc<dyn Disk>,
+        root: &Path,
+        snapshot: Option<&SnapshotFile>,
+        config: &StateConfig,
+    ) -> Result<(), StorageError> {
         let restoring = |error| StorageError::io("restoring", root, error);
-        fs::create_dir_all(root).map_err(restoring)?;
-        let mut newest = 0;
-        for entry in fs::read_dir(root).map_err(restoring)? {
-            let name = entry.map_err(restoring)?.file_name();
-            newest = newest.max(name.to_string_lossy().parse().unwrap_or(0));
-        }
-        switch::switch(root, newest + 1, snapshot, config)?;
-        OpenMark::remove(root).map_err(restoring)
+        disk.create_dir(root).map_err(restoring)?;
+        let names = disk.list(root).map_err(restoring)?;
+        let newest = names.iter().filter_map(|name| Generation::number_in(name)).max();
+        switch::switch(disk, root, newest.unwrap_or(0) + 1, snapshot, config)?;
+        OpenMark::remove(&**disk, root).map_err(restoring)
     }
 }
 
@@ -189,7 +202,8 @@ impl Drop for State {
         // A cut-off state stays marked: it is as doubtful at the next start, when there may be a snapshot.
         if self.sync().is_ok()
             && !self.cut_off
-            && let Err(error) = OpenMark::remove(&self.shared.root)
+            && self.config.kind == StateKind::Sled
+            && let Err(error) = OpenMark::remove(&*self.shared.disk, &self.shared.root)
         {
             let dir = self.shared.root.display();
             tracing::warn!(%dir, %error, "the state was closed, but that could not be noted");
@@ -202,7 +216,7 @@ impl Archive for State {
         let recent = self.shared.overlay().find(key);
         match recent {
             Some(value) => Ok(value.map(Vec::from)),
-            None => Ok(rows::get(&self.shared.current().db, key)?.map(|row| row.value)),
+            None => Ok(rows::get(&self.shared.current().tree, key)?.map(|row| row.value)),
         }
     }
 
@@ -222,7 +236,7 @@ impl State {
         }
         let recent = self.shared.overlay().range(from, to, direction, limit);
         let generation = self.shared.current();
-        let stored = generation.db.range(keys::row(from)..keys::row(to));
+        let stored = generation.tree.range(Bound::Included(keys::row(from)), keys::row(to));
         match direction {
             Direction::Up => merge(&generation, recent, stored, direction, limit),
             Direction::Down => merge(&generation, recent, stored.rev(), direction, limit),
@@ -230,11 +244,11 @@ impl State {
     }
 }
 
-/// Up to `limit` rows from the overlay and from sled, the overlay's where both have one.
+/// Up to `limit` rows from the overlay and from the tree, the overlay's where both have one.
 fn merge(
     generation: &Generation,
     recent: Vec<Recent>,
-    stored: impl Iterator<Item = sled::Result<(IVec, IVec)>>,
+    stored: impl Iterator<Item = ArchiveResult<(IVec, IVec)>>,
     direction: Direction,
     limit: usize,
 ) -> ArchiveResult<Vec<Pair>> {
@@ -244,7 +258,7 @@ fn merge(
         let next_stored = match stored.peek() {
             None => None,
             Some(Ok((stored_key, _))) => Some(keys::row_key(stored_key)),
-            Some(Err(error)) => return Err(rows::unreadable(error)),
+            Some(Err(error)) => return Err(error.clone()),
         };
         let next_recent = recent.peek().map(|(key, _)| key.as_slice());
         match (next_recent, next_stored) {
@@ -258,7 +272,7 @@ fn merge(
             _ => {
                 if let Some(Ok((stored_key, bytes))) = stored.next() {
                     let key = keys::row_key(&stored_key);
-                    pairs.push((key.to_vec(), rows::resolve(&generation.db, key, &bytes)?.value));
+                    pairs.push((key.to_vec(), rows::resolve(&generation.tree, key, &bytes)?.value));
                 }
             }
         }
@@ -282,7 +296,7 @@ impl SnapshotBuilder {
 
     /// The next rows, ascending; `None` at the end.
     pub(crate) fn step(&self) -> ArchiveResult<cursor::Step> {
-        self.cursor.lock().unwrap_or_else(PoisonError::into_inner).step(&self.generation.db)
+        self.cursor.lock().unwrap_or_else(PoisonError::into_inner).step(&self.generation.tree)
     }
 }
 
@@ -298,8 +312,8 @@ pub struct StateSummary {
 }
 
 /// Reads every row of the state in `root` and checks it. (sled writes to its own files when it is opened.)
-pub(crate) fn check(root: &Path, config: &StateConfig) -> Result<StateSummary, StorageError> {
-    let number = switch::read_current(root)?;
-    let generation = Generation::open(root, number, config.cache_bytes)?;
-    shared::check(root, &generation)
+pub(crate) fn check(disk: &Arc<dyn Disk>, root: &Path, config: &StateConfig) -> Result<StateSummary, StorageError> {
+    let number = switch::read_current(&**disk, root)?;
+    let generation = Generation::open(disk, root, number, config)?;
+    shared::check(&**disk, root, &generation)
 }

@@ -44,8 +44,9 @@ pub struct SnapshotSummary {
 ///
 /// Our own files are only read. sled cannot be opened without writing to its files, as each start of a node does.
 pub fn verify(path: &Path) -> Result<Report, StorageError> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let mut report = Report::default();
-    match Identity::read(path) {
+    match Identity::read(&*disk, path) {
         Ok(Some(identity)) => report.identity = Some(identity),
         Ok(None) => {
             let (dir, example) = (path.to_path_buf(), "no file `identity`".to_owned());
@@ -54,10 +55,9 @@ pub fn verify(path: &Path) -> Result<Report, StorageError> {
         Err(error @ (StorageError::Io { .. } | StorageError::NewerFormat { .. })) => return Err(error),
         Err(error) => report.problems.push(error.to_string()),
     }
-    let _lock = take_lock(path)?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let _lock = take_lock(&*disk, path)?;
     report.log = report.note(Log::check(&*disk, &log_dir(path)));
-    report.state = report.note(state::check(&state_dir(path), &StateConfig::default()));
+    report.state = report.note(state::check(&disk, &state_dir(path), &StateConfig::default()));
     report.check_fit(path);
     match disk.list(&snapshot_dir(path)) {
         Err(error) => report.problems.push(StorageError::io("listing", &snapshot_dir(path), error).to_string()),
@@ -73,7 +73,7 @@ pub fn verify(path: &Path) -> Result<Report, StorageError> {
 }
 
 fn check_snapshot(disk: &Arc<dyn Disk>, path: &Path) -> Result<SnapshotSummary, StorageError> {
-    let file = SnapshotFile::open(disk, path)?;
+    let file = SnapshotFile::open(&**disk, path)?;
     let rows = file.verify()?;
     Ok(SnapshotSummary { path: file.path, applied: file.header.applied, rows, bytes: file.length })
 }

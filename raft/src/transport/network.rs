@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use super::frame::{Kind, encode_append};
 use super::link::{AddressBook, CallError, Link, Pending};
 use super::snapshot;
-use crate::snapshot::SnapshotFile;
 use crate::types::{
     AppendRequest, AppendResponse, LogId, PeerNode, Snapshot, TransferRequest, TypeConfig, Vote, VoteRequest,
     VoteResponse,
@@ -27,6 +26,7 @@ use crate::types::{
 use crate::wire::{
     AppendAnswer, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId, WireVote, decode, encode,
 };
+use holdfast_storage::SnapshotFile;
 
 /// How long one append may take. A follower answers after its disk has synced, and syncs of 300 ms were
 /// seen; a closed link ends the wait at once in any case.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use holdfast_storage::snapshot::{SnapshotFile as StoredSnapshot, Snapshots};
+use holdfast_storage::{SnapshotFile, Snapshots};
 
 use super::frame::{Frame, Kind};
 use super::handshake::{Connection, Purpose, Registry, connect, receive, send as send_frame};
 use super::link::AddressBook;
 use crate::log_store::blocking;
-use crate::snapshot::{SnapshotFile, load};
+use crate::snapshot::load;
 use crate::types::{Core, Snapshot, Vote};
 use crate::wire::{SnapshotAnswer, SnapshotHead, decode, encode};
 
@@ -33,7 +33,7 @@ pub(crate) async fn send(
 ) -> Result<Vote, String> {
     let text = |error: &dyn std::fmt::Display| format!("snapshot to node {peer}: {error}");
     let mut connection = connect(registry, peer, addresses, Purpose::Snapshot).await.map_err(|e| text(&e))?;
-    let head = SnapshotHead { vote: vote.into(), length: snapshot.snapshot.length() };
+    let head = SnapshotHead { vote: vote.into(), length: snapshot.snapshot.length };
     send_frame(&mut connection, Kind::SnapshotHead, encode(&head)).await.map_err(|e| text(&e))?;
     send_file(&mut connection, &snapshot.snapshot).await.map_err(|e| text(&e))?;
     let answer = tokio::time::timeout(INSTALL_LIMIT, receive(&mut connection)).await;
@@ -46,7 +46,7 @@ pub(crate) async fn send(
 
 async fn send_file(connection: &mut Connection, file: &SnapshotFile) -> io::Result<()> {
     let mut offset = 0;
-    while offset < file.length() {
+    while offset < file.length {
         let source = file.clone();
         let chunk = blocking(move || source.read(offset, CHUNK_BYTES)).await?;
         offset += chunk.len() as u64;
@@ -83,11 +83,7 @@ async fn receive_and_install(connection: &mut Connection, core: &Core, snapshots
 }
 
 /// Takes the file in. It gets a snapshot's name only when all of it has come and was checked.
-async fn receive_file(
-    connection: &mut Connection,
-    length: u64,
-    snapshots: Arc<Snapshots>,
-) -> io::Result<StoredSnapshot> {
+async fn receive_file(connection: &mut Connection, length: u64, snapshots: Arc<Snapshots>) -> io::Result<SnapshotFile> {
     let mut receiver = blocking(move || Ok(snapshots.receive()?)).await?;
     while receiver.received() < length {
         let chunk = next_chunk(connection).await?;

@@ -73,6 +73,11 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// All that waits, to be written now.
+    pub(super) fn take(&self) -> VecDeque<Op> {
+        std::mem::take(&mut lock(&self.queue).ops)
+    }
+
     /// Refuses what waits and all that comes: the writer's thread is gone.
     pub(super) fn abandon(&self) {
         let ops = {

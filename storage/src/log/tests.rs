@@ -20,7 +20,7 @@ fn dir() -> PathBuf {
 }
 
 fn config() -> LogConfig {
-    LogConfig { segment_bytes: SEGMENT, cache_bytes: 1000, inline: true }
+    LogConfig { segment_bytes: SEGMENT, cache_bytes: 1000, writer: LogWriter::Inline }
 }
 
 fn create(disk: &FaultDisk) {

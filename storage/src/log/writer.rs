@@ -13,7 +13,7 @@ use super::mark::Mark;
 use super::record;
 use super::segment::{SEGMENT_HEADER, Segment, SegmentHeader};
 use super::shared::Shared;
-use super::{Done, LogConfig};
+use super::{Done, LogConfig, LogWriter};
 use crate::disk::{Disk, DiskFile, Poison};
 use crate::ids::{FIRST_INDEX, LogId, LogRecord, Vote};
 
@@ -327,7 +327,7 @@ impl Writer {
         let mut result = work(self);
         while let Err(error) = &result
             && error.kind() == io::ErrorKind::StorageFull
-            && !self.config.inline
+            && self.config.writer == LogWriter::Thread
             && self.shared.wait_for_space(FULL_DISK_RETRY)
         {
             result = work(self);

@@ -8,7 +8,7 @@ use holdfast_machine::Pair;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{SNAPSHOT_FORMAT, SnapshotHeader, StoredHeader, Trailer};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::DiskFile;
 use crate::error::StorageError;
 use crate::frame::{self, FRAME_HEADER, FrameError, FrameKind};
 
@@ -30,11 +30,9 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Opens a file and reads its header.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<SnapshotReader, StorageError> {
-        let opening = |error| StorageError::io("opening the snapshot", path, error);
-        let file = disk.open(path).map_err(opening)?;
-        let length = file.len().map_err(opening)?;
+    /// Reads the header of a file.
+    pub(super) fn open(file: Arc<dyn DiskFile>, path: &Path) -> Result<SnapshotReader, StorageError> {
+        let length = file.len().map_err(|error| StorageError::io("opening the snapshot", path, error))?;
         let mut reader = SnapshotReader {
             path: path.to_path_buf(),
             file,

@@ -147,12 +147,12 @@ impl SnapshotReceiver {
     pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
         let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
         self.file.sync_data().map_err(writing)?;
-        let received = SnapshotFile::open(&self.snapshots.disk, &self.path)?;
+        let received = SnapshotFile::open(&*self.snapshots.disk, &self.path)?;
         received.verify()?;
         let path = self.snapshots.dir.join(file_name(received.header.applied));
         self.snapshots.keep(&self.path, &path).map_err(writing)?;
         self.finished = true;
-        SnapshotFile::open(&self.snapshots.disk, &path)
+        SnapshotFile::open(&*self.snapshots.disk, &path)
     }
 }
 

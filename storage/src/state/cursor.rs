@@ -1,4 +1,4 @@
-//! Copy on write for snapshots: sled's iterators see later writes, so the old values are kept aside.
+//! Copy on write for snapshots: the tree's iterators see later writes, so the old values are kept aside.
 //!
 //! A cursor walks over the rows while commits go on. Before a commit changes a row that the cursor has not
 //! reached, the row's old value is saved; the cursor then takes the saved value instead. Rows that are newer
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use holdfast_machine::{ArchiveError, Pair};
-use sled::Tree;
 
+use crate::tree::Tree;
 use crate::{keys, rows};
 
 /// Rows of one step; the step holds up commits, so it is kept to about a millisecond.
@@ -72,8 +72,8 @@ impl Cursor {
         };
         let mut found = BTreeMap::new();
         let (mut visited, mut bytes, mut last) = (0, 0, None);
-        for pair in tree.range::<Vec<u8>, _>((from, Bound::Excluded(keys::ROWS_END.to_vec()))) {
-            let (stored_key, stored) = pair.map_err(|error| rows::unreadable(&error))?;
+        for pair in tree.range(from, keys::ROWS_END.to_vec()) {
+            let (stored_key, stored) = pair?;
             let key = keys::row_key(&stored_key);
             if rows::index_of(key, &stored)? <= self.index {
                 let row = rows::resolve(tree, key, &stored)?;

@@ -1,99 +1,75 @@
-//! One sled database, with sled 0.34.7's known quirks met in one place.
-//!
-//! - `flush()` ends in `sync_file_range`, which makes nothing durable (sled issue 1452): [`Generation::sync`]
-//!   follows it with a sync by a handle of our own.
-//! - Leaves over a quarter of a segment go to files under `blobs`, which sled never syncs: they are synced here.
-//! - An empty `snap.*.generating` file left by a crash blocks opening (sled issue 1527): it is removed.
-//! - Opening a damaged database may panic: caught, and reported as damage.
-//! - Its batches hold up all readers, write out a buffer each, and leave garbage that a large batch lets grow without
-//!   bound: they are not used, see layer_file.
+//! One generation of the state: the rows since the last install, in a tree of their own beside the others'.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use super::StateConfig;
+use crate::disk::Disk;
 use crate::error::StorageError;
+use crate::tree::{StateKind, Tree};
 
-/// Size of sled's segments, in bytes: leaves up to a quarter of it stay out of sled's unsynced files.
-const SEGMENT_BYTES: usize = 2 << 20;
-
-/// How long sled's own lock may stay taken after the database was closed.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How often that lock is tried.
-const LOCK_RETRY: Duration = Duration::from_millis(5);
-
-/// An open sled database in a directory of its own.
+/// An open generation.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub number: u64,
-    pub db: sled::Db,
-    dir: PathBuf,
-    /// Our own handle on sled's file.
-    file: File,
-    /// Blob files that are durable already. Locked during a sync, so that syncs do not overlap.
-    synced_blobs: Mutex<BTreeSet<OsString>>,
-    /// Set when another generation has taken over: the directory is removed with the last user.
+    pub tree: Tree,
+    pub path: PathBuf,
+    kind: StateKind,
+    disk: Arc<dyn Disk>,
+    /// Set when another generation has taken over: what it has on disk is removed with the last user.
     retired: AtomicBool,
 }
 
 impl Generation {
-    /// Where generation `number` lives.
-    pub(crate) fn dir(root: &Path, number: u64) -> PathBuf {
-        root.join(format!("{number:010}"))
+    /// Where generation `number` lives: a directory of sled's, or a file.
+    pub(crate) fn path(kind: StateKind, root: &Path, number: u64) -> PathBuf {
+        match kind {
+            StateKind::Sled => root.join(format!("{number:010}")),
+            StateKind::Plain => root.join(format!("{number:010}{PLAIN_SUFFIX}")),
+        }
+    }
+
+    /// The number of the generation that a name in the state's directory belongs to, if it belongs to one.
+    pub(super) fn number_in(name: &str) -> Option<u64> {
+        let name = name.strip_prefix(super::layer_file::PREFIX).unwrap_or(name);
+        name.strip_suffix(PLAIN_SUFFIX).unwrap_or(name).parse().ok()
     }
 
     /// Opens generation `number`, or creates it.
-    pub(crate) fn open(root: &Path, number: u64, cache_bytes: u64) -> Result<Generation, StorageError> {
-        let dir = Generation::dir(root, number);
-        remove_empty_snapshots(&dir).map_err(|error| StorageError::io("preparing", &dir, error))?;
-        let config = sled::Config::new()
-            .path(&dir)
-            .mode(sled::Mode::HighThroughput)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(cache_bytes)
-            .flush_every_ms(None);
-        let db = open_sled(&config, &dir)?;
-        let file = File::open(dir.join("db")).map_err(|error| StorageError::io("opening", &dir, error))?;
-        Ok(Generation { number, db, dir, file, synced_blobs: Mutex::default(), retired: AtomicBool::new(false) })
+    pub(super) fn open(
+        disk: &Arc<dyn Disk>,
+        root: &Path,
+        number: u64,
+        config: &StateConfig,
+    ) -> Result<Generation, StorageError> {
+        let path = Generation::path(config.kind, root, number);
+        let tree = Tree::open(config.kind, disk, &path, config.cache_bytes)?;
+        let (disk, retired) = (Arc::clone(disk), AtomicBool::new(false));
+        Ok(Generation { number, tree, path, kind: config.kind, disk, retired })
+    }
+
+    /// Opens generation `number` empty, whatever was there.
+    pub(super) fn create(
+        disk: &Arc<dyn Disk>,
+        root: &Path,
+        number: u64,
+        config: &StateConfig,
+    ) -> Result<Generation, StorageError> {
+        let path = Generation::path(config.kind, root, number);
+        let removed = Tree::remove_at(config.kind, &**disk, &path);
+        removed.map_err(|error| StorageError::io("removing", &path, error))?;
+        Generation::open(disk, root, number, config)
     }
 
     /// Makes durable everything that was committed before the call.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        let mut synced = self.synced_blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        self.db.flush().map_err(io::Error::other)?;
-        self.file.sync_data()?;
-        let blobs = self.dir.join("blobs");
-        let mut present = BTreeSet::new();
-        for entry in fs::read_dir(&blobs)? {
-            present.insert(entry?.file_name());
-        }
-        let mut is_new = false;
-        for name in present.difference(&synced) {
-            match File::open(blobs.join(name)) {
-                Ok(blob) => blob.sync_data()?,
-                // sled has already replaced what was in it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            is_new = true;
-        }
-        if is_new {
-            File::open(&blobs)?.sync_all()?;
-        }
-        *synced = present;
-        File::open(&self.dir)?.sync_all()
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.tree.sync()
     }
 
-    /// Has the directory removed once nobody uses it any more.
-    pub(crate) fn retire(&self) {
+    /// Has it removed from the disk once nobody uses it any more.
+    pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
 }
@@ -101,53 +77,12 @@ impl Generation {
 impl Drop for Generation {
     fn drop(&mut self) {
         if self.retired.load(Ordering::Relaxed)
-            && let Err(error) = fs::remove_dir_all(&self.dir)
+            && let Err(error) = Tree::remove_at(self.kind, &*self.disk, &self.path)
         {
-            let dir = self.dir.display();
-            tracing::warn!(%dir, %error, "an old state could not be removed; the next start tries again");
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "an old state could not be removed; the next start tries again");
         }
     }
 }
 
-fn remove_empty_snapshots(dir: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("snap.") && name.ends_with(".generating") && entry.metadata()?.len() == 0 {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// Opens sled; waits a while for its threads of an earlier opening in this process to let go of the file.
-fn open_sled(config: &sled::Config, dir: &Path) -> Result<sled::Db, StorageError> {
-    let began = Instant::now();
-    loop {
-        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error)) => open_failed(dir, error),
-            Err(_) => StorageError::damaged(dir, 0, "sled cannot make sense of it, and gave up"),
-        };
-        // Other processes are kept out by the data directory's own lock.
-        if !matches!(error, StorageError::InUse { .. }) || began.elapsed() > LOCK_PATIENCE {
-            return Err(error);
-        }
-        thread::sleep(LOCK_RETRY);
-    }
-}
-
-fn open_failed(dir: &Path, error: sled::Error) -> StorageError {
-    match error {
-        sled::Error::Io(error) if error.to_string().contains("lock") => StorageError::InUse { dir: dir.to_path_buf() },
-        sled::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
-            StorageError::io("opening the state in", dir, error)
-        }
-        error => StorageError::damaged(dir, 0, format!("sled cannot open it: {error}")),
-    }
-}
+const PLAIN_SUFFIX: &str = ".rows";

@@ -2,7 +2,7 @@
 //!
 //! sled's own batches hold up readers for as long as they take. So a layer's rows go in one by one, after the whole layer
 //! was written to a small file beside the generation. After a crash in the middle the file is there, and its rows are
-//! written again. Before the next layer's file takes its place, sled's rows are durable.
+//! written again. Before the next layer's file takes its place, the tree's rows are durable.
 //!
 //! The file says what its layer follows. sled takes a damaged place in its file for the end of what was written and opens
 //! as of some earlier time; a layer on top of that would hide that the rows in between are lost.
@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::overlay::{Layer, Slot};
-use crate::disk::{RealDisk, read_file, replace_file};
+use crate::disk::{Disk, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
@@ -33,13 +33,17 @@ pub(super) struct StoredLayer {
     pub membership: Option<Vec<u8>>,
 }
 
+/// What the names of layers begin with; the number of the generation follows.
+pub(super) const PREFIX: &str = "layer-";
+
 /// Where the layer of generation `number` is kept.
 fn path(root: &Path, number: u64) -> PathBuf {
-    root.join(format!("layer-{number:010}"))
+    root.join(format!("{PREFIX}{number:010}"))
 }
 
 /// Keeps a layer; durable on return.
 pub(super) fn save(
+    disk: &dyn Disk,
     root: &Path,
     number: u64,
     layer: &Layer,
@@ -63,13 +67,13 @@ pub(super) fn save(
         buffer.extend_from_slice(slot.value.as_deref().unwrap_or_default());
     }
     frame::finish(&mut buffer, start);
-    replace_file(&RealDisk, &path(root, number), &buffer)
+    replace_file(disk, &path(root, number), &buffer)
 }
 
 /// The layer that was kept last for generation `number`.
-pub(super) fn load(root: &Path, number: u64) -> Result<Option<StoredLayer>, StorageError> {
+pub(super) fn load(disk: &dyn Disk, root: &Path, number: u64) -> Result<Option<StoredLayer>, StorageError> {
     let path = path(root, number);
-    let bytes = read_file(&RealDisk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
+    let bytes = read_file(disk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
     let Some(bytes) = bytes else { return Ok(None) };
     let contents =
         frame::decode(FrameKind::Layer, &bytes).map_err(|flaw| StorageError::damaged(&path, 0, flaw.to_string()))?;

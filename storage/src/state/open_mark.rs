@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::disk::{RealDisk, replace_file};
+use crate::disk::{Disk, read_file, replace_file};
 
 const MARK_FILE: &str = "open";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -18,28 +18,24 @@ pub(super) struct OpenMark;
 
 impl OpenMark {
     /// Notes that the state in `root` is open; returns whether the machine went down while it last was.
-    pub(super) fn set(root: &Path) -> io::Result<bool> {
+    pub(super) fn set(disk: &dyn Disk, root: &Path) -> io::Result<bool> {
         let path = root.join(MARK_FILE);
         // Where there is no boot id, all boots look alike, and only sled's own checks remain.
         let boot = fs::read(BOOT_ID).unwrap_or_default();
-        let cut_off = match fs::read(&path) {
-            Ok(before) => before != boot,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
+        let cut_off = read_file(disk, &path)?.is_some_and(|before| before != boot);
         // A cut-off state stays marked until it is restored or closed in good order.
         if !cut_off {
-            replace_file(&RealDisk, &path, &boot)?;
+            replace_file(disk, &path, &boot)?;
         }
         Ok(cut_off)
     }
 
     /// Notes that the state in `root` was closed in good order, or made anew.
-    pub(super) fn remove(root: &Path) -> io::Result<()> {
-        match fs::remove_file(root.join(MARK_FILE)) {
+    pub(super) fn remove(disk: &dyn Disk, root: &Path) -> io::Result<()> {
+        match disk.remove(&root.join(MARK_FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => fs::File::open(root)?.sync_all(),
+            Ok(()) => disk.sync_dir(root),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The newest rows, in memory, before sled gets them.
+//! The newest rows, in memory, before the tree gets them.
 //!
 //! Most rows change several times in a short while (pending, claimed, done) and each change costs sled as much as
-//! a row that stays. So commits land here, where they cost little, and go to sled a layer at a time, each row once.
-//! What is here and not in sled is lost with the process, and comes back from the log.
+//! a row that stays. So commits land here, where they cost little, and go to the tree a layer at a time, each row once.
+//! What is here and not in the tree is lost with the process, and comes back from the log.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -14,10 +14,10 @@ use holdfast_machine::Writes;
 
 use crate::ids::LogId;
 
-/// Rows after which a layer goes to sled.
+/// Rows after which a layer goes to the tree.
 const LAYER_ROWS: usize = 16 << 10;
 
-/// Bytes after which a layer goes to sled.
+/// Bytes after which a layer goes to the tree.
 const LAYER_BYTES: usize = 16 << 20;
 
 /// Memory that a row takes besides its key and value, about.
@@ -31,24 +31,24 @@ pub(super) struct Slot {
     pub value: Option<Bytes>,
 }
 
-/// Rows that go to sled together.
+/// Rows that go to the tree together.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
     pub rows: BTreeMap<Vec<u8>, Slot>,
     bytes: usize,
 }
 
-/// What the state is, as far as it is not in sled yet.
+/// What the state is, as far as it is not in the tree yet.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     /// Where commits land.
     pub active: Layer,
-    /// What is just being written to sled.
+    /// What is just being written to the tree.
     pub frozen: Option<Arc<Layer>>,
     pub applied: Option<LogId>,
     pub installed: Option<LogId>,
     pub membership: Option<Vec<u8>>,
-    /// Whether sled's applied id is older than `applied`.
+    /// Whether the tree's applied id is older than `applied`.
     pub is_ahead: bool,
     pub closing: bool,
 }
@@ -92,17 +92,17 @@ impl Overlay {
         self.is_ahead = true;
     }
 
-    /// Whether it is time to write to sled.
+    /// Whether it is time to write to the tree.
     pub(super) fn is_due(&self) -> bool {
         self.active.is_over(1)
     }
 
-    /// Whether commits must wait for sled.
+    /// Whether commits must wait for the tree.
     pub(super) fn is_full(&self) -> bool {
         self.frozen.is_some() && self.active.is_over(2)
     }
 
-    /// The newest value of `key`; `None` when sled has it, if anyone.
+    /// The newest value of `key`; `None` when the tree has it, if anyone.
     pub(super) fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let frozen = || self.frozen.as_ref().and_then(|layer| layer.rows.get(key));
         self.active.rows.get(key).or_else(frozen).map(|slot| slot.value.clone())

@@ -1,4 +1,4 @@
-//! What the state and its flusher share, and the one way that rows get into sled.
+//! What the state and its flusher share, and the one way that rows get into the tree.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use super::cursor::Cursor;
 use super::generation::Generation;
 use super::layer_file::{self, StoredLayer};
 use super::overlay::{Layer, Overlay, Slot};
-use crate::disk::Poison;
+use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
@@ -24,6 +24,7 @@ const ROWS_PER_CURSOR_LOCK: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub disk: Arc<dyn Disk>,
     pub root: PathBuf,
     pub poison: Poison,
     overlay: Mutex<Overlay>,
@@ -31,20 +32,20 @@ pub(super) struct Shared {
     due: Condvar,
     /// A layer has been written.
     written: Condvar,
-    sled: Mutex<Sled>,
+    base: Mutex<Base>,
     current: RwLock<Arc<Generation>>,
 }
 
-/// What changes when rows get into sled; whoever writes them holds its lock, after it the overlay's.
+/// What changes when rows get into the tree; whoever writes them holds its lock, after it the overlay's.
 #[derive(Debug, Default)]
-pub(super) struct Sled {
-    /// The last entry whose rows are in sled.
+pub(super) struct Base {
+    /// The last entry whose rows are in the tree.
     pub applied: Option<LogId>,
     pub large: LargeRows,
     pub cursor: Option<Arc<Mutex<Cursor>>>,
 }
 
-/// What sled holds after a flush.
+/// What the tree holds after a flush.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flushed {
     pub applied: Option<LogId>,
@@ -52,15 +53,21 @@ pub(super) struct Flushed {
 }
 
 impl Shared {
-    pub(super) fn new(root: PathBuf, poison: Poison, generation: Generation) -> Result<Shared, StorageError> {
-        let (sled, overlay) = recover(&root, &generation)?;
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        root: PathBuf,
+        poison: Poison,
+        generation: Generation,
+    ) -> Result<Shared, StorageError> {
+        let (base, overlay) = recover(&*disk, &root, &generation)?;
         Ok(Shared {
+            disk,
             root,
             poison,
             overlay: Mutex::new(overlay),
             due: Condvar::new(),
             written: Condvar::new(),
-            sled: Mutex::new(sled),
+            base: Mutex::new(base),
             current: RwLock::new(Arc::new(generation)),
         })
     }
@@ -73,12 +80,12 @@ impl Shared {
         self.overlay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn sled(&self) -> MutexGuard<'_, Sled> {
-        self.sled.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn base(&self) -> MutexGuard<'_, Base> {
+        self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a commit; waits while sled is two layers behind.
-    pub(super) fn commit(&self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) -> io::Result<()> {
+    /// Takes in a commit; waits while the tree is two layers behind. True when a layer is due.
+    pub(super) fn commit(&self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) -> io::Result<bool> {
         let mut overlay = self.overlay();
         while overlay.is_full() && self.poison.reason().is_none() {
             overlay = self.written.wait(overlay).unwrap_or_else(PoisonError::into_inner);
@@ -88,10 +95,11 @@ impl Shared {
             return Err(io::Error::other(format!("{applied} was committed after {last}")));
         }
         overlay.commit(writes, applied, membership);
-        if overlay.is_due() {
+        let is_due = overlay.is_due();
+        if is_due {
             self.due.notify_one();
         }
-        Ok(())
+        Ok(is_due)
     }
 
     /// The flusher's thread: writes layers that are due until the state is closed or has failed.
@@ -103,7 +111,7 @@ impl Shared {
             }
             let closing = overlay.closing;
             drop(overlay);
-            if closing || self.flush(&mut self.sled()).is_err() {
+            if closing || self.flush(&mut self.base()).is_err() {
                 return;
             }
         }
@@ -114,11 +122,11 @@ impl Shared {
         self.due.notify_all();
     }
 
-    /// Writes everything that is committed to sled; durable on return. A failure poisons.
-    pub(super) fn flush(&self, sled: &mut Sled) -> io::Result<Flushed> {
+    /// Writes everything that is committed to the tree; durable on return. A failure poisons.
+    pub(super) fn flush(&self, base: &mut Base) -> io::Result<Flushed> {
         self.poison.check()?;
         match self.freeze() {
-            (Some(layer), flushed) => self.write_frozen(sled, &layer, &flushed).map(|()| flushed),
+            (Some(layer), flushed) => self.write_frozen(base, &layer, &flushed).map(|()| flushed),
             (None, flushed) => Ok(flushed),
         }
     }
@@ -136,9 +144,9 @@ impl Shared {
         (Some(layer), flushed)
     }
 
-    pub(super) fn write_frozen(&self, sled: &mut Sled, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
+    pub(super) fn write_frozen(&self, base: &mut Base, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
         // sled meets some failures with a panic; waiting commits must hear of those too.
-        let work = AssertUnwindSafe(|| self.write_layer(sled, layer, flushed));
+        let work = AssertUnwindSafe(|| self.write_layer(base, layer, flushed));
         let result = catch_unwind(work).unwrap_or_else(|_| Err(io::Error::other("sled has given up")));
         match &result {
             // After a failure the layer stays readable.
@@ -149,25 +157,25 @@ impl Shared {
         result
     }
 
-    fn write_layer(&self, sled: &mut Sled, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
+    fn write_layer(&self, base: &mut Base, layer: &Layer, flushed: &Flushed) -> io::Result<()> {
         let Some(applied) = flushed.applied else { return Ok(()) };
         let generation = self.current();
         let membership = flushed.membership.as_deref();
-        layer_file::save(&self.root, generation.number, layer, sled.applied, applied, membership)?;
-        write_rows(&generation, sled, layer, applied, membership).map_err(io::Error::other)?;
+        layer_file::save(&*self.disk, &self.root, generation.number, layer, base.applied, applied, membership)?;
+        write_rows(&generation, base, layer, applied, membership).map_err(io::Error::other)?;
         generation.sync()?;
-        sled.applied = Some(applied);
+        base.applied = Some(applied);
         Ok(())
     }
 
     /// Lets another generation take over, with nothing of the old one left.
     pub(super) fn replace(&self, generation: Generation) -> Result<(), StorageError> {
-        let (new_sled, new_overlay) = recover(&self.root, &generation)?;
-        let mut sled = self.sled();
+        let (new_base, new_overlay) = recover(&*self.disk, &self.root, &generation)?;
+        let mut base = self.base();
         let mut overlay = self.overlay();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *current, Arc::new(generation)).retire();
-        *sled = new_sled;
+        *base = new_base;
         *overlay = new_overlay;
         Ok(())
     }
@@ -175,58 +183,59 @@ impl Shared {
 
 /// Opens a generation for use: finishes the layer whose writing was cut off, and makes durable what is there (a
 /// killed process leaves it to the kernel).
-fn recover(root: &Path, generation: &Generation) -> Result<(Sled, Overlay), StorageError> {
-    let dir = Generation::dir(root, generation.number);
-    let unreadable = |error: ArchiveError| StorageError::damaged(&dir, 0, error.0);
-    let (mut sled, mut overlay) = load(generation).map_err(unreadable)?;
-    if let Some(StoredLayer { layer, follows, applied, membership }) = layer_file::load(root, generation.number)?
+fn recover(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(Base, Overlay), StorageError> {
+    let path = &generation.path;
+    let unreadable = |error: ArchiveError| StorageError::damaged(path, 0, error.0);
+    let (mut base, mut overlay) = load(generation).map_err(unreadable)?;
+    if let Some(StoredLayer { layer, follows, applied, membership }) = layer_file::load(disk, root, generation.number)?
         && Some(applied) != overlay.applied
     {
         if overlay.applied != follows {
             let name = |id: Option<LogId>| id.map_or_else(|| "nothing".to_owned(), |id| id.to_string());
             let (has, had) = (name(overlay.applied), name(follows));
-            let what = format!("sled has rows up to {has}, and had them up to {had}: rows were lost");
-            return Err(StorageError::damaged(&dir, 0, what));
+            let what = format!("it has rows up to {has}, and had them up to {had}: rows were lost");
+            return Err(StorageError::damaged(path, 0, what));
         }
-        write_rows(generation, &mut sled, &layer, applied, membership.as_deref()).map_err(unreadable)?;
-        sled.applied = Some(applied);
+        write_rows(generation, &mut base, &layer, applied, membership.as_deref()).map_err(unreadable)?;
+        base.applied = Some(applied);
         (overlay.applied, overlay.membership) = (Some(applied), membership);
     }
-    generation.sync().map_err(|error| StorageError::io("syncing", &dir, error))?;
-    Ok((sled, overlay))
+    generation.sync().map_err(|error| StorageError::io("syncing", path, error))?;
+    Ok((base, overlay))
 }
 
 /// Writes the rows of a layer, and after them what the state says of itself. A running snapshot gets the old values.
 fn write_rows(
     generation: &Generation,
-    sled: &mut Sled,
+    base: &mut Base,
     layer: &Layer,
     applied: LogId,
     membership: Option<&[u8]>,
 ) -> ArchiveResult<()> {
     // A builder that was dropped leaves a cursor that nobody moves any more.
-    if sled.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) == 1) {
-        sled.cursor = None;
+    if base.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) == 1) {
+        base.cursor = None;
     }
     let rows: Vec<(&Vec<u8>, &Slot)> = layer.rows.iter().collect();
     for some in rows.chunks(ROWS_PER_CURSOR_LOCK) {
         // Held until the rows are in: the cursor must not move between the saving and the change.
-        let mut cursor = sled.cursor.as_ref().map(|cursor| cursor.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut cursor = base.cursor.as_ref().map(|cursor| cursor.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(cursor) = &mut cursor {
-            cursor.save(&generation.db, some.iter().map(|(key, _)| *key))?;
+            cursor.save(&generation.tree, some.iter().map(|(key, _)| *key))?;
         }
         for (key, slot) in some {
-            rows::put(&generation.db, &mut sled.large, slot.index, key, slot.value.as_deref())?;
+            rows::put(&generation.tree, &mut base.large, slot.index, key, slot.value.as_deref())?;
         }
     }
     if let Some(membership) = membership {
-        rows::insert(&generation.db, keys::MEMBERSHIP, frame::encode(FrameKind::Membership, membership))?;
+        let membership = frame::encode(FrameKind::Membership, membership);
+        generation.tree.insert(keys::MEMBERSHIP.to_vec(), membership)?;
     }
-    rows::insert(&generation.db, keys::APPLIED, frame::encode_value(FrameKind::Applied, &applied))
+    generation.tree.insert(keys::APPLIED.to_vec(), frame::encode_value(FrameKind::Applied, &applied))
 }
 
 /// What a generation says of itself.
-fn load(generation: &Generation) -> ArchiveResult<(Sled, Overlay)> {
+fn load(generation: &Generation) -> ArchiveResult<(Base, Overlay)> {
     let id = |key| read_meta(generation, key, |bytes| frame::decode_value::<LogId>(FrameKind::Applied, bytes));
     let membership = |bytes: &[u8]| frame::decode(FrameKind::Membership, bytes).map(<[u8]>::to_vec);
     let overlay = Overlay {
@@ -235,7 +244,7 @@ fn load(generation: &Generation) -> ArchiveResult<(Sled, Overlay)> {
         membership: read_meta(generation, keys::MEMBERSHIP, membership)?,
         ..Overlay::default()
     };
-    Ok((Sled { applied: overlay.applied, large: LargeRows::load(&generation.db)?, cursor: None }, overlay))
+    Ok((Base { applied: overlay.applied, large: LargeRows::load(&generation.tree)?, cursor: None }, overlay))
 }
 
 fn read_meta<T>(
@@ -243,18 +252,18 @@ fn read_meta<T>(
     key: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, frame::FrameError>,
 ) -> ArchiveResult<Option<T>> {
-    let bytes = generation.db.get(key).map_err(|error| rows::unreadable(&error))?;
+    let bytes = generation.tree.get(key)?;
     let value = bytes.map(|bytes| decode(&bytes)).transpose();
     value.map_err(|flaw| ArchiveError(format!("{} is damaged: {flaw}", key.escape_ascii())))
 }
 
 /// What an offline check finds: opens as a start would, and reads every row.
-pub(super) fn check(root: &Path, generation: &Generation) -> Result<StateSummary, StorageError> {
-    let damaged = |error: ArchiveError| StorageError::damaged(&Generation::dir(root, generation.number), 0, error.0);
-    let (_, overlay) = recover(root, generation)?;
+pub(super) fn check(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<StateSummary, StorageError> {
+    let damaged = |error: ArchiveError| StorageError::damaged(&generation.path, 0, error.0);
+    let (_, overlay) = recover(disk, root, generation)?;
     let mut cursor = Cursor::new(u64::MAX);
     let mut rows = 0;
-    while let Some(step) = cursor.step(&generation.db).map_err(damaged)? {
+    while let Some(step) = cursor.step(&generation.tree).map_err(damaged)? {
         rows += step.len() as u64;
     }
     Ok(StateSummary { applied: overlay.applied, installed: overlay.installed, rows })

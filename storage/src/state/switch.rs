@@ -1,41 +1,39 @@
 //! Which generation counts, and how another one takes over: filled beside the old one, synced, then switched to by
 //! the atomic replacement of one small file.
 
-use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use holdfast_machine::ArchiveError;
 
 use super::StateConfig;
 use super::generation::Generation;
-use crate::disk::{RealDisk, TEMPORARY_SUFFIX, read_file, replace_file};
+use crate::disk::{Disk, TEMPORARY_SUFFIX, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::keys;
 use crate::rows::{self, LargeRows};
 use crate::snapshot::SnapshotFile;
+use crate::tree::{StateKind, Tree};
 
 const CURRENT_FILE: &str = "current";
 
 /// Makes generation `number` from a snapshot, or empty, and lets it count.
 pub(super) fn switch(
+    disk: &Arc<dyn Disk>,
     root: &Path,
     number: u64,
     snapshot: Option<&SnapshotFile>,
     config: &StateConfig,
 ) -> Result<Generation, StorageError> {
     let switching = |error| StorageError::io("installing in", root, error);
-    let dir = Generation::dir(root, number);
-    if dir.exists() {
-        fs::remove_dir_all(&dir).map_err(switching)?;
-    }
-    let generation = Generation::open(root, number, config.cache_bytes)?;
+    let generation = Generation::create(disk, root, number, config)?;
     let filled = snapshot.map_or(Ok(()), |snapshot| fill(&generation, snapshot, config.machine_version));
     let switched = filled.and_then(|()| {
         generation.sync().map_err(switching)?;
-        fs::File::open(root).and_then(|root| root.sync_all()).map_err(switching)?;
-        set_current(root, number).map_err(switching)
+        disk.sync_dir(root).map_err(switching)?;
+        set_current(&**disk, root, number).map_err(switching)
     });
     match switched {
         Ok(()) => Ok(generation),
@@ -59,25 +57,25 @@ fn fill(generation: &Generation, snapshot: &SnapshotFile, machine_version: u32) 
     let mut large = LargeRows::default();
     while let Some(rows) = reader.next_rows()? {
         for (key, value) in rows {
-            rows::put(&generation.db, &mut large, header.applied.index, &key, Some(&value)).map_err(unwritten)?;
+            rows::put(&generation.tree, &mut large, header.applied.index, &key, Some(&value)).map_err(unwritten)?;
         }
     }
     if let Some(membership) = &header.membership {
         let membership = frame::encode(FrameKind::Membership, membership);
-        rows::insert(&generation.db, keys::MEMBERSHIP, membership).map_err(unwritten)?;
+        generation.tree.insert(keys::MEMBERSHIP.to_vec(), membership).map_err(unwritten)?;
     }
     let applied = frame::encode_value(FrameKind::Applied, &header.applied);
-    rows::insert(&generation.db, keys::INSTALLED, applied.clone()).map_err(unwritten)?;
-    rows::insert(&generation.db, keys::APPLIED, applied).map_err(unwritten)
+    generation.tree.insert(keys::INSTALLED.to_vec(), applied.clone()).map_err(unwritten)?;
+    generation.tree.insert(keys::APPLIED.to_vec(), applied).map_err(unwritten)
 }
 
-pub(super) fn set_current(root: &Path, number: u64) -> io::Result<()> {
-    replace_file(&RealDisk, &root.join(CURRENT_FILE), &frame::encode(FrameKind::Generation, &number.to_le_bytes()))
+pub(super) fn set_current(disk: &dyn Disk, root: &Path, number: u64) -> io::Result<()> {
+    replace_file(disk, &root.join(CURRENT_FILE), &frame::encode(FrameKind::Generation, &number.to_le_bytes()))
 }
 
-pub(super) fn read_current(root: &Path) -> Result<u64, StorageError> {
+pub(super) fn read_current(disk: &dyn Disk, root: &Path) -> Result<u64, StorageError> {
     let path = root.join(CURRENT_FILE);
-    let bytes = read_file(&RealDisk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
+    let bytes = read_file(disk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
     let bytes = bytes.ok_or_else(|| StorageError::damaged(&path, 0, "the file is missing"))?;
     match frame::decode(FrameKind::Generation, &bytes).map(<[u8]>::first_chunk) {
         Ok(Some(number)) => Ok(u64::from_le_bytes(*number)),
@@ -87,17 +85,16 @@ pub(super) fn read_current(root: &Path) -> Result<u64, StorageError> {
 }
 
 /// Removes all generations but the current one, their layers, and what an interrupted replacement left.
-pub(super) fn remove_others(root: &Path, number: u64) -> io::Result<()> {
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let of = name.strip_prefix("layer-").unwrap_or(name).parse::<u64>();
-        if of.is_ok_and(|of| of != number) || name.ends_with(TEMPORARY_SUFFIX) {
-            match entry.file_type()?.is_dir() {
-                true => fs::remove_dir_all(entry.path())?,
-                false => fs::remove_file(entry.path())?,
+pub(super) fn remove_others(disk: &dyn Disk, root: &Path, number: u64) -> io::Result<()> {
+    for name in disk.list(root)? {
+        let path = root.join(&name);
+        match Generation::number_in(&name) {
+            Some(other) if other != number && path == Generation::path(StateKind::Sled, root, other) => {
+                Tree::remove_at(StateKind::Sled, disk, &path)?;
             }
+            Some(other) if other != number => disk.remove(&path)?,
+            None if name.ends_with(TEMPORARY_SUFFIX) => disk.remove(&path)?,
+            _ => {}
         }
     }
     Ok(())

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 mod kill;
+mod layers;
 mod snapshots;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 
 use super::shared::Flushed;
 use super::*;
@@ -17,11 +20,24 @@ use crate::fault::Random;
 use crate::snapshot::Snapshots;
 
 fn config() -> StateConfig {
-    StateConfig { cache_bytes: 4 << 20, machine_version: 1 }
+    StateConfig { cache_bytes: 4 << 20, ..StateConfig::default() }
+}
+
+fn real() -> Arc<dyn Disk> {
+    Arc::new(RealDisk)
+}
+
+fn generation_dir(root: &Path, number: u64) -> PathBuf {
+    Generation::path(StateKind::Sled, root, number)
+}
+
+/// How many values of all kinds a generation has.
+fn entries(generation: &Generation) -> usize {
+    generation.tree.range(Bound::Included(Vec::new()), vec![0xff]).count()
 }
 
 fn open(root: &Path) -> State {
-    State::open(root, config(), Poison::default()).unwrap()
+    State::open(Arc::new(RealDisk), root, config(), Poison::default()).unwrap()
 }
 
 /// The generation, with all commits in it.
@@ -32,7 +48,7 @@ fn flushed(state: &State) -> Arc<Generation> {
 
 /// Brings all commits into sled, without a sync.
 fn flush(state: &State) {
-    state.shared.flush(&mut state.shared.sled()).unwrap();
+    state.shared.flush(&mut state.shared.base()).unwrap();
 }
 
 fn id(index: u64) -> LogId {
@@ -78,7 +94,7 @@ fn snapshots(root: &Path) -> Snapshots {
 #[test]
 fn rows_and_ids_come_back_after_reopening() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let large = vec![7; rows::PIECE_BYTES * 3 + 5];
     let state = open(root.path());
     assert_eq!((state.applied(), state.membership()), (None, None));
@@ -98,9 +114,9 @@ fn rows_and_ids_come_back_after_reopening() {
 #[test]
 fn pieces_of_large_rows_do_not_stay_behind() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
-    let empty = flushed(&state).db.len();
+    let empty = entries(&flushed(&state));
     for (index, length) in [5, 2, 0, 4].into_iter().enumerate() {
         let value = vec![1; rows::PIECE_BYTES * length + 1];
         state.commit(writes(&[("big", Some(&value))]), id(index as u64), None).unwrap();
@@ -109,18 +125,18 @@ fn pieces_of_large_rows_do_not_stay_behind() {
     drop(state);
     let state = open(root.path());
     state.commit(writes(&[("big", None)]), id(9), None).unwrap();
-    assert_eq!(flushed(&state).db.len(), empty + 1, "only the applied id is left");
+    assert_eq!(entries(&flushed(&state)), empty + 1, "only the applied id is left");
 }
 
 #[test]
 fn a_damaged_row_is_an_error_and_not_a_value() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     state.commit(writes(&[("a", Some(b"value"))]), id(1), None).unwrap();
-    let mut stored = flushed(&state).db.get(keys::row(b"a")).unwrap().unwrap().to_vec();
+    let mut stored = flushed(&state).tree.get(&keys::row(b"a")).unwrap().unwrap().to_vec();
     stored[20] ^= 1;
-    flushed(&state).db.insert(keys::row(b"a"), stored).unwrap();
+    flushed(&state).tree.insert(keys::row(b"a"), stored).unwrap();
     assert!(state.get(b"a").unwrap_err().to_string().contains("damaged"));
     assert!(state.scan(b"a", b"b", 1).is_err());
 }
@@ -128,11 +144,11 @@ fn a_damaged_row_is_an_error_and_not_a_value() {
 #[test]
 fn an_empty_generating_file_of_sled_does_not_block_opening() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
     drop(state);
-    let left = Generation::dir(root.path(), 1).join("snap.0000000000001234.generating");
+    let left = generation_dir(root.path(), 1).join("snap.0000000000001234.generating");
     fs::write(&left, b"").unwrap();
     assert_eq!(open(root.path()).get(b"a").unwrap().unwrap(), b"1");
 }
@@ -140,19 +156,19 @@ fn an_empty_generating_file_of_sled_does_not_block_opening() {
 #[test]
 fn a_state_that_the_machine_went_down_under_says_so_until_it_is_restored() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     drop(open(root.path()));
     fs::write(root.path().join("open"), b"another boot").unwrap();
     assert!(open(root.path()).was_cut_off());
     assert!(open(root.path()).was_cut_off());
-    State::restore(root.path(), None, &config()).unwrap();
+    State::restore(&real(), root.path(), None, &config()).unwrap();
     assert!(!open(root.path()).was_cut_off());
 }
 
 #[test]
 fn a_snapshot_is_of_the_moment_it_was_started_whatever_is_committed_meanwhile() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = Arc::new(open(root.path()));
     let mut random = Random(3);
     let mut model = BTreeMap::new();
@@ -185,7 +201,7 @@ fn a_snapshot_is_of_the_moment_it_was_started_whatever_is_committed_meanwhile() 
     assert_eq!(snapshot.header.applied, id(400));
     assert_eq!(snapshot.header.membership.as_deref(), Some(&400_u64.to_be_bytes()[..]));
     let copy = tempfile::tempdir().unwrap();
-    State::create(copy.path()).unwrap();
+    State::create(&RealDisk, copy.path()).unwrap();
     let copy_state = open(copy.path());
     copy_state.install(&snapshot).unwrap();
     assert_eq!(rows_of(&copy_state), model);
@@ -200,7 +216,7 @@ proptest! {
     #[test]
     fn the_state_is_a_map(seed in any::<u64>()) {
         let root = tempfile::tempdir().unwrap();
-        State::create(root.path()).unwrap();
+        State::create(&RealDisk, root.path()).unwrap();
         let mut state = open(root.path());
         let mut random = Random(seed);
         let mut model = BTreeMap::new();
@@ -217,7 +233,7 @@ proptest! {
                 _ => {}
             }
             // Half of the reads find the layer while it is being written, below a newer one.
-            let mut sled = state.shared.sled();
+            let mut base = state.shared.base();
             let frozen = if random.below(2) == 0 { state.shared.freeze() } else { (None, Flushed::default()) };
             let writes = random_writes(&mut random, 300);
             apply(&mut model, &writes);
@@ -237,9 +253,9 @@ proptest! {
             };
             prop_assert_eq!(state.scan_back(&key(from), &key(to), limit).unwrap(), backwards);
             if let (Some(layer), flushed) = frozen {
-                state.shared.write_frozen(&mut sled, &layer, &flushed).unwrap();
+                state.shared.write_frozen(&mut base, &layer, &flushed).unwrap();
             }
-            drop(sled);
+            drop(base);
         }
         prop_assert_eq!(rows_of(&state), model);
     }
@@ -248,7 +264,7 @@ proptest! {
     #[test]
     fn a_cursor_sees_none_of_the_later_commits(seed in any::<u64>()) {
         let root = tempfile::tempdir().unwrap();
-        State::create(root.path()).unwrap();
+        State::create(&RealDisk, root.path()).unwrap();
         let state = open(root.path());
         let mut random = Random(seed);
         let mut model = BTreeMap::new();
@@ -284,14 +300,14 @@ proptest! {
 #[test]
 fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     state.commit(writes(&[("new", Some(&[9; 5000]))]), id(8), None).unwrap();
     let snapshots = snapshots(root.path());
     let snapshot = snapshots.write(state.snapshot_builder().unwrap()).unwrap();
 
     let other = tempfile::tempdir().unwrap();
-    State::create(other.path()).unwrap();
+    State::create(&RealDisk, other.path()).unwrap();
     let old = open(other.path());
     old.commit(writes(&[("old", Some(b"1"))]), id(2), None).unwrap();
     let bytes = fs::read(&snapshot.path).unwrap();
@@ -310,11 +326,11 @@ fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     assert_eq!(rows_of(&old).len(), 1);
     drop(old);
     // Cut off after the new generation was filled, before the switch.
-    fs::create_dir(Generation::dir(other.path(), 2)).unwrap();
-    fs::write(Generation::dir(other.path(), 2).join("db"), b"half").unwrap();
+    fs::create_dir(generation_dir(other.path(), 2)).unwrap();
+    fs::write(generation_dir(other.path(), 2).join("db"), b"half").unwrap();
     let old = open(other.path());
     assert_eq!((old.applied(), rows_of(&old).len()), (Some(id(2)), 1));
-    assert!(!Generation::dir(other.path(), 2).exists());
+    assert!(!generation_dir(other.path(), 2).exists());
 
     fs::write(&snapshot.path, &bytes).unwrap();
     old.install(&snapshot).unwrap();
@@ -323,15 +339,15 @@ fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     drop(old);
     let old = open(other.path());
     assert_eq!((old.applied(), rows_of(&old).len()), (Some(id(9)), 2));
-    assert!(!Generation::dir(other.path(), 1).exists(), "the old generation is gone");
+    assert!(!generation_dir(other.path(), 1).exists(), "the old generation is gone");
 }
 
 #[test]
 fn a_snapshot_of_a_newer_machine_is_not_installed() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let newer = StateConfig { machine_version: 2, ..config() };
-    let state = State::open(root.path(), newer, Poison::default()).unwrap();
+    let state = State::open(Arc::new(RealDisk), root.path(), newer, Poison::default()).unwrap();
     state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
     let snapshot = snapshots(root.path()).write(state.snapshot_builder().unwrap()).unwrap();
     drop(state);
@@ -353,91 +369,4 @@ fn the_state_must_fit_the_log() {
     assert!(matches!(fits(Some(0), None, None, None), Err(Misfit::Ahead { .. })));
     assert_eq!(fits(Some(10), Some(10), Some(5), Some(9)), Ok(()), "killed between install and purge");
     assert!(matches!(fits(Some(11), Some(10), Some(5), Some(9)), Err(Misfit::Ahead { .. })));
-}
-
-#[test]
-fn a_layer_that_was_cut_off_anywhere_is_finished_at_the_next_start() {
-    let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
-    let state = open(root.path());
-    let mut model = BTreeMap::new();
-    let mut random = Random(11);
-    for round in 0..12_u64 {
-        for step in 0..10 {
-            let writes = random_writes(&mut random, 200);
-            apply(&mut model, &writes);
-            state.commit(writes, id(round * 10 + step), Some(vec![round as u8])).unwrap();
-        }
-        // What write_layer does, stopped after some of the rows.
-        let mut sled = state.shared.sled();
-        let (Some(layer), Flushed { applied, membership }) = state.shared.freeze() else { panic!("nothing to write") };
-        let generation = state.shared.current();
-        layer_file::save(root.path(), generation.number, &layer, sled.applied, applied.unwrap(), membership.as_deref())
-            .unwrap();
-        let some = random.below(layer.rows.len() as u64 + 1) as usize;
-        for (key, slot) in layer.rows.iter().take(some) {
-            rows::put(&generation.db, &mut sled.large, slot.index, key, slot.value.as_deref()).unwrap();
-        }
-        generation.sync().unwrap();
-        let copy = tempfile::tempdir().unwrap();
-        copy_dir(root.path(), copy.path());
-        let found = open(copy.path());
-        assert_eq!((found.applied(), found.membership()), (applied, Some(vec![round as u8])), "round {round}");
-        assert_eq!(rows_of(&found), model, "round {round}, after {some} rows");
-        state.shared.write_frozen(&mut sled, &layer, &Flushed { applied, membership }).unwrap();
-    }
-}
-
-fn copy_dir(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => {
-                fs::create_dir_all(&to).unwrap();
-                copy_dir(&entry.path(), &to);
-            }
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
-}
-
-#[test]
-fn a_damaged_layer_is_damage() {
-    let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
-    let state = open(root.path());
-    state.commit(writes(&[("a", Some(b"1"))]), id(1), None).unwrap();
-    drop(state);
-    let layer = root.path().join("layer-0000000001");
-    let mut bytes = fs::read(&layer).unwrap();
-    bytes[30] ^= 1;
-    fs::write(&layer, bytes).unwrap();
-    assert!(State::open(root.path(), config(), Poison::default()).unwrap_err().is_damage());
-}
-
-#[test]
-fn a_layer_does_not_hide_that_sled_has_lost_rows() {
-    let (root, older) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    State::create(root.path()).unwrap();
-    let generation = Generation::dir(root.path(), 1);
-    let commit = |state: &State, index: u64| {
-        state.commit(writes(&[(&format!("row-{index}"), Some(b"1"))]), id(index), None).unwrap();
-        state.sync().unwrap();
-    };
-    let state = open(root.path());
-    commit(&state, 1);
-    drop(state);
-    copy_dir(&generation, older.path());
-    let state = open(root.path());
-    commit(&state, 2);
-    commit(&state, 3);
-    drop(state);
-
-    // sled as it opens when its file is damaged behind the first row.
-    fs::remove_dir_all(&generation).unwrap();
-    fs::create_dir(&generation).unwrap();
-    copy_dir(older.path(), &generation);
-    let error = State::open(root.path(), config(), Poison::default()).unwrap_err();
-    assert!(error.is_damage() && error.to_string().contains("rows were lost"), "{error}");
 }

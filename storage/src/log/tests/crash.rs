@@ -128,12 +128,12 @@ fn nothing_acknowledged_is_lost_wherever_the_power_goes() {
             let outcome = run(&disk, seed);
             for crash in 0..6 {
                 let what = format!("seed {seed}, cut after {cut}, crash {crash}");
-                let after = if crash == 0 { disk.kill() } else { disk.crash(crash * 1000 + cut) };
+                let after = if crash == 0 { disk.kill() } else { disk.power_loss(crash * 1000 + cut) };
                 let log = open(&after).unwrap_or_else(|error| panic!("{what}: {error}"));
                 outcome.check(&log, &what);
                 // What was found is durable: a second crash right away loses none of it.
                 let found = all(&log);
-                let again = after.crash(cut);
+                let again = after.power_loss(cut);
                 assert_eq!(all(&open(&again).unwrap()), found, "{what}, twice");
                 cuts += 1;
             }

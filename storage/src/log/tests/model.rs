@@ -93,7 +93,7 @@ fn perform(step: &Step, model: &mut Model, log: Log, disk: FaultDisk) -> (Log, F
             return (open(&disk).unwrap(), disk);
         }
         Step::Crash { seed } => {
-            let disk = disk.crash(seed);
+            let disk = disk.power_loss(seed);
             return (open(&disk).unwrap(), disk);
         }
     }

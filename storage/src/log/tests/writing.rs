@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::disk::RealDisk;
-use crate::fault::Fault;
+use crate::fault::{Change, Fault};
 
 fn threaded(disk: Arc<dyn Disk>, dir: &Path) -> Log {
-    Log::open(disk, dir, LogConfig { inline: false, ..config() }, Poison::default()).unwrap()
+    Log::open(disk, dir, LogConfig { writer: LogWriter::Thread, ..config() }, Poison::default()).unwrap()
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn what_waits_together_is_one_write_and_one_sync() {
     create(&disk);
     let log = open(&disk).unwrap();
     append(&log, entries(1, 0..1, 10)).unwrap();
-    let (changes, syncs) = (disk.changes(), disk.syncs());
+    let (changes, syncs) = (disk.changes(), disk.count(Change::Sync));
     append(&log, entries(1, 1..21, 10)).unwrap();
-    assert_eq!((disk.changes() - changes, disk.syncs() - syncs), (2, 1));
+    assert_eq!((disk.changes() - changes, disk.count(Change::Sync) - syncs), (2, 1));
     append(&log, Vec::new()).unwrap();
-    assert_eq!(disk.syncs() - syncs, 1, "nothing to write, nothing to sync");
+    assert_eq!(disk.count(Change::Sync) - syncs, 1, "nothing to write, nothing to sync");
 }
 
 #[test]

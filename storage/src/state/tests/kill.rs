@@ -37,7 +37,7 @@ fn child() {
 #[test]
 fn a_killed_state_is_as_of_some_entry_after_the_last_sync() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let mut model = BTreeMap::new();
     let mut modelled = 0;
     for round in 1..=4_usize {

@@ -1,13 +1,12 @@
 //! The directory of snapshots: which one it has, whatever was cut off.
 
 use super::*;
-use crate::disk::Disk;
 use crate::fault::{Fault, FaultDisk};
 
 #[test]
 fn interrupted_and_older_snapshots_are_removed() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     let kept = snapshots(root.path());
     assert!(kept.newest().unwrap().is_none());
@@ -40,7 +39,7 @@ fn interrupted_and_older_snapshots_are_removed() {
 #[test]
 fn a_snapshot_directory_has_a_whole_snapshot_wherever_the_power_goes() {
     let root = tempfile::tempdir().unwrap();
-    State::create(root.path()).unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     let dir = Path::new("/snapshots");
     let open_on = |disk: &FaultDisk| Snapshots::open(Arc::new(disk.clone()), dir, Poison::default());
@@ -56,7 +55,7 @@ fn a_snapshot_directory_has_a_whole_snapshot_wherever_the_power_goes() {
         disk.fail_after(cut, Fault::Stop);
         let written = open_on(&disk).and_then(|snapshots| snapshots.write(state.snapshot_builder()?));
         for seed in 0..4 {
-            let after = if seed == 0 { disk.kill() } else { disk.crash(seed) };
+            let after = if seed == 0 { disk.kill() } else { disk.power_loss(seed) };
             let snapshots = open_on(&after).unwrap();
             let newest = snapshots.newest().unwrap().unwrap();
             assert_eq!(after.list(dir).unwrap().len(), 1, "cut {cut}, seed {seed}: leftovers");

@@ -1,0 +1,134 @@
+//! One sled database, with sled 0.34.7's known quirks met in one place.
+//!
+//! - `flush()` ends in `sync_file_range`, which makes nothing durable (sled issue 1452): [`Generation::sync`]
+//!   follows it with a sync by a handle of our own.
+//! - Leaves over a quarter of a segment go to files under `blobs`, which sled never syncs: they are synced here.
+//! - An empty `snap.*.generating` file left by a crash blocks opening (sled issue 1527): it is removed.
+//! - Opening a damaged database may panic: caught, and reported as damage.
+//! - Its batches hold up all readers, write out a buffer each, and leave garbage that a large batch lets grow without
+//!   bound: they are not used, see layer_file.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_machine::ArchiveError;
+
+use crate::error::StorageError;
+
+/// Size of sled's segments, in bytes: leaves up to a quarter of it stay out of sled's unsynced files.
+const SEGMENT_BYTES: usize = 2 << 20;
+
+/// How long sled's own lock may stay taken after the database was closed.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often that lock is tried.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+/// An open sled database in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct SledTree {
+    pub db: sled::Db,
+    dir: PathBuf,
+    /// Our own handle on sled's file.
+    file: File,
+    /// Blob files that are durable already. Locked during a sync, so that syncs do not overlap.
+    synced_blobs: Mutex<BTreeSet<OsString>>,
+}
+
+impl SledTree {
+    /// Opens the database in `dir`, or creates it.
+    pub(super) fn open(dir: &Path, cache_bytes: u64) -> Result<SledTree, StorageError> {
+        remove_empty_snapshots(dir).map_err(|error| StorageError::io("preparing", dir, error))?;
+        let config = sled::Config::new()
+            .path(dir)
+            .mode(sled::Mode::HighThroughput)
+            .segment_size(SEGMENT_BYTES)
+            .cache_capacity(cache_bytes)
+            .flush_every_ms(None);
+        let db = open_sled(&config, dir)?;
+        let file = File::open(dir.join("db")).map_err(|error| StorageError::io("opening", dir, error))?;
+        Ok(SledTree { db, dir: dir.to_path_buf(), file, synced_blobs: Mutex::default() })
+    }
+
+    /// Makes durable everything that was committed before the call.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut synced = self.synced_blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        self.db.flush().map_err(io::Error::other)?;
+        self.file.sync_data()?;
+        let blobs = self.dir.join("blobs");
+        let mut present = BTreeSet::new();
+        for entry in fs::read_dir(&blobs)? {
+            present.insert(entry?.file_name());
+        }
+        let mut is_new = false;
+        for name in present.difference(&synced) {
+            match File::open(blobs.join(name)) {
+                Ok(blob) => blob.sync_data()?,
+                // sled has already replaced what was in it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            is_new = true;
+        }
+        if is_new {
+            File::open(&blobs)?.sync_all()?;
+        }
+        *synced = present;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn remove_empty_snapshots(dir: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") && entry.metadata()?.len() == 0 {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens sled; waits a while for its threads of an earlier opening in this process to let go of the file.
+fn open_sled(config: &sled::Config, dir: &Path) -> Result<sled::Db, StorageError> {
+    let began = Instant::now();
+    loop {
+        let error = match catch_unwind(AssertUnwindSafe(|| config.open())) {
+            Ok(Ok(db)) => return Ok(db),
+            Ok(Err(error)) => open_failed(dir, error),
+            Err(_) => StorageError::damaged(dir, 0, "sled cannot make sense of it, and gave up"),
+        };
+        // Other processes are kept out by the data directory's own lock.
+        if !matches!(error, StorageError::InUse { .. }) || began.elapsed() > LOCK_PATIENCE {
+            return Err(error);
+        }
+        thread::sleep(LOCK_RETRY);
+    }
+}
+
+fn open_failed(dir: &Path, error: sled::Error) -> StorageError {
+    match error {
+        sled::Error::Io(error) if error.to_string().contains("lock") => StorageError::InUse { dir: dir.to_path_buf() },
+        sled::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
+            StorageError::io("opening the state in", dir, error)
+        }
+        error => StorageError::damaged(dir, 0, format!("sled cannot open it: {error}")),
+    }
+}
+
+/// An error of sled's own, for whoever reads rows.
+pub(super) fn unreadable(error: &sled::Error) -> ArchiveError {
+    ArchiveError(format!("sled: {error}"))
+}
