@@ -87,8 +87,8 @@ fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, writes: &Writes) {
     }
 }
 
-fn snapshots(root: &Path) -> Snapshots {
-    Snapshots::open(Arc::new(RealDisk), &root.join("snapshots"), Poison::default()).unwrap()
+fn snapshots(root: &Path) -> Arc<Snapshots> {
+    Arc::new(Snapshots::open(real(), &root.join("snapshots"), Poison::default()).unwrap())
 }
 
 #[test]
