@@ -3,17 +3,24 @@
 //! - [`invariants`]: properties of one state, of one step from a state to the next, and of several nodes, one file each.
 //!   [`Snapshot`] looks at a machine and its archive, wherever they are: in memory, in a simulation, in a data directory.
 //! - [`replay`]: a log played through a machine of its own, with the properties checked after each entry.
+//! - [`history`]: calls, as clients made them and were answered; [`witness`] judges them by the log indexes and tokens of their
+//!   answers and by what is there at the end, [`linearizability`] by nothing but their order in time.
+//! - [`coverage`]: what a run has tried; one that tried nothing has shown nothing.
 //!
 //! Checks return [`Broken`] instead of panicking: a simulation wants to say its seed first.
 
 #![warn(missing_docs)]
 
 mod broken;
+pub mod coverage;
+pub mod history;
 pub mod invariants;
+pub mod linearizability;
 mod observation;
 pub mod replay;
 mod snapshot;
 mod step;
+pub mod witness;
 
 pub use broken::{Broken, Check};
 pub use observation::Observation;

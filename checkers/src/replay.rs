@@ -9,13 +9,15 @@ use holdfast_machine::{
 use crate::invariants::check_step;
 use crate::{Broken, Check, Said, Snapshot, Step};
 
+type Answered = (Request, Result<Reply, Reject>);
+
 /// What becomes of a log.
 pub struct Replay {
     machine: Machine,
     archive: MemoryArchive,
     seen: Snapshot,
     /// First replies under idempotency keys, with the log time of each.
-    remembered: Vec<(Millis, (Request, Result<Reply, Reject>))>,
+    remembered: Vec<(Millis, Answered)>,
 }
 
 impl Replay {
