@@ -82,6 +82,7 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::Rearm { .. } => "rearm",
         Command::Reconcile { .. } => "reconcile",
         Command::Tick => "tick",
+        Command::Checkpoint { .. } => "checkpoint",
         Command::Stage { .. } => "stage",
         Command::Timer { .. } => "timer",
         Command::MarkFailureDelivered { .. } => "mark_failure_delivered",

@@ -360,7 +360,8 @@ impl Due {
             | Effect::RowsGiven { .. }
             | Effect::SessionChanged { .. }
             | Effect::DeadLetter { .. }
-            | Effect::TimersDue { .. } => {}
+            | Effect::TimersDue { .. }
+            | Effect::Checkpoint { .. } => {}
         }
     }
 }

@@ -145,6 +145,10 @@ impl<'a> Apply<'a> {
             Command::Purge { workflows } => self.purge(workflows).map(Ok),
             Command::Delete { workflow } => self.delete_workflow(workflow),
             Command::Session { session, change } => Ok(self.session(session, change)),
+            Command::Checkpoint { index, hash } => {
+                self.effects.push(Effect::Checkpoint { index, hash });
+                Ok(Ok(Reply::CheckpointTaken))
+            }
         }
     }
 

@@ -214,6 +214,14 @@ pub enum Command {
         /// What to do.
         change: SessionChange,
     },
+    /// Since 0.1. States what the rolling hash was once the entry at `index` was applied, by a majority of the voters'
+    /// count. It changes nothing; a node that had another hash has a state that must not be served.
+    Checkpoint {
+        /// A log index before this entry's own.
+        index: u64,
+        /// [`crate::Machine::state_hash`] as of it.
+        hash: u64,
+    },
 }
 
 impl Command {
@@ -241,7 +249,8 @@ impl Command {
             | Self::Tick
             | Self::PutNamespace { .. }
             | Self::Purge { .. }
-            | Self::Session { .. } => None,
+            | Self::Session { .. }
+            | Self::Checkpoint { .. } => None,
         }
     }
 }

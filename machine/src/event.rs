@@ -293,6 +293,13 @@ pub enum Effect {
         /// The session.
         session: SessionId,
     },
+    /// The cluster agrees on what the state's hash was as of `index`.
+    Checkpoint {
+        /// The log index.
+        index: u64,
+        /// The rolling hash as of it.
+        hash: u64,
+    },
 }
 
 #[cfg(test)]

@@ -112,6 +112,8 @@ pub enum Reply {
     Deleted,
     /// What came of a change of a session.
     Session(SessionReply),
+    /// Each node compares the hash with its own.
+    CheckpointTaken,
 }
 
 /// A change of a shard's owner and what it did to the shard's rows.

@@ -45,7 +45,8 @@ impl Limits {
             | Command::MarkFailureDelivered { .. }
             | Command::Redrive { .. }
             | Command::Purge { .. }
-            | Command::Delete { .. } => Ok(()),
+            | Command::Delete { .. }
+            | Command::Checkpoint { .. } => Ok(()),
             Command::Session { change: SessionChange::Attach { worker, .. }, .. } => {
                 worker.check()?;
                 self.check_lease(worker.lease_ms)

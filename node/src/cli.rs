@@ -6,6 +6,7 @@ mod explain;
 mod healthcheck;
 mod serve;
 mod status;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +45,10 @@ enum Command {
     /// The exit code is 0 if it moves, waits for a time that will come or has ended in good order, 1 if it is held up,
     /// and 2 if there is no such thing or the node does not answer.
     Explain(explain::ExplainArgs),
+    /// Checks every record, row and snapshot of a data directory while no node runs on it; nothing is mended.
+    ///
+    /// The exit code is 0 if all is sound, 1 if something is damaged, and 2 if the directory cannot be checked.
+    Verify(verify::VerifyArgs),
     /// Starts three nodes and six workers on this machine, kills two owners and a worker in the middle of their work, and
     /// checks every outcome.
     Demo(demo::DemoArgs),
@@ -148,6 +153,7 @@ pub fn main() -> ExitCode {
         Some(Command::Healthcheck(args)) => healthcheck::run(&args),
         Some(Command::Status(args)) => status::run(&args),
         Some(Command::Explain(args)) => return explain::run(&args),
+        Some(Command::Verify(args)) => return verify::run(&args),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         Some(Command::DemoWorker(args)) => block_on(demo::run_worker(args)),

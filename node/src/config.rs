@@ -131,6 +131,10 @@ pub struct RaftConfig {
     #[config(env = "HOLDFAST_RAFT_ANSWER_MS", default = 2_000)]
     pub answer_ms: u64,
 
+    /// How often the nodes compare their states while anything is written, in milliseconds. One that differs stops.
+    #[config(env = "HOLDFAST_RAFT_CHECKPOINT_MS", default = 10_000)]
+    pub checkpoint_ms: u64,
+
     /// A snapshot is taken after this many log entries.
     #[config(env = "HOLDFAST_RAFT_SNAPSHOT_AFTER", default = 100_000)]
     pub snapshot_after: u64,

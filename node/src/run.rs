@@ -365,6 +365,7 @@ fn options(config: &Config, identity: &Identity, environment: Environment, peer:
         election_min_ms: raft.election_min_ms,
         election_max_ms: raft.election_max_ms,
         answer_ms: raft.answer_ms,
+        checkpoint_ms: raft.checkpoint_ms,
     };
     options.detection = Detection {
         poll_interval_ms: detector.poll_interval_ms,

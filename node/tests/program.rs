@@ -81,6 +81,10 @@ fn a_damaged_log_stops_the_node_with_the_way_out() {
         node.shutdown().await;
     });
     drop(runtime);
+    let sound = holdfast(&["verify", data.to_str().unwrap()]);
+    assert!(sound.status.success(), "{sound:?}");
+    assert!(String::from_utf8(sound.stdout).unwrap().ends_with("all sound\n"));
+
     let segment = std::fs::read_dir(data.join("log"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -93,6 +97,13 @@ fn a_damaged_log_stops_the_node_with_the_way_out() {
 
     let said = refusal(&[&["serve", "--data-dir", data.to_str().unwrap()], &settings[..]].concat());
     assert!(said.contains("damaged") && said.contains("other nodes still have the data"), "{said}");
+    let damaged = holdfast(&["verify", data.to_str().unwrap(), "--json"]);
+    assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
+    let report: serde_json::Value = serde_json::from_slice(&damaged.stdout).unwrap();
+    let problem = report["problems"][0].as_str().unwrap();
+    assert!(report["sound"] == false && problem.contains(segment.to_str().unwrap()), "{report}");
+    let nothing = holdfast(&["verify", folder.path().join("nothing").to_str().unwrap()]);
+    assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
     assert_eq!(std::fs::read(&segment).unwrap(), bytes);
 }
 

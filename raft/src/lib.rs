@@ -10,12 +10,14 @@
 //!   (`state_machine`), and its reply back the same way.
 //! - Every node watches every peer (`peers`, `detector`). The leader commits what it sees as changes
 //!   of the peers' records in the membership (`membership`); voters stay as they are.
+//! - The leader commits what the state's hash is, and a node that differs stops (`checkpoint`).
 //! - When the leader dies, the others agree on that and one of them stands at once (`succession`).
 //! - What is stored and sent is ours (`wire`), never openraft's.
 
 #![warn(missing_docs)]
 
 mod batcher;
+mod checkpoint;
 mod clock;
 mod detector;
 mod environment;

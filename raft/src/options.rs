@@ -41,11 +41,13 @@ pub struct Timing {
     pub election_max_ms: u64,
     /// How long a proposal or a read waits for its answer.
     pub answer_ms: u64,
+    /// Between two checkpoints, while anything is written.
+    pub checkpoint_ms: u64,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { heartbeat_ms: 50, election_min_ms: 200, election_max_ms: 400, answer_ms: 2_000 }
+        Self { heartbeat_ms: 50, election_min_ms: 200, election_max_ms: 400, answer_ms: 2_000, checkpoint_ms: 10_000 }
     }
 }
 
@@ -178,12 +180,13 @@ impl Options {
     /// # Errors
     /// The first setting that makes no sense.
     pub fn check(&self) -> Result<(), InvalidOption> {
-        let positive: [(&'static str, u64); 12] = [
+        let positive: [(&'static str, u64); 13] = [
             ("poll_interval_ms", self.detection.poll_interval_ms),
             ("confirmations", self.detection.confirmations.into()),
             ("silence_ms", self.detection.silence_ms),
             ("heartbeat_ms", self.timing.heartbeat_ms),
             ("answer_ms", self.timing.answer_ms),
+            ("checkpoint_ms", self.timing.checkpoint_ms),
             ("requests_per_entry", self.batching.requests_per_entry as u64),
             ("bytes_per_entry", self.batching.bytes_per_entry as u64),
             ("entries_in_flight", self.batching.entries_in_flight as u64),

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::Batcher;
+use crate::checkpoint::Checkpoints;
 use crate::environment::PeerListener;
 use crate::feed::Feed;
 use crate::handle::{Handle, Running};
@@ -202,7 +203,7 @@ impl Ground {
     }
 
     /// Starts what answers peers and what watches over them.
-    fn attend(&self, core: &Core, desk: &LeaderDesk, listener: Box<dyn PeerListener>) {
+    fn attend(&self, core: &Core, desk: &LeaderDesk, replica: &Arc<Replica>, listener: Box<dyn PeerListener>) {
         let node = self.options.node;
         let (stop, tasks) = (&self.stop, &self.tasks);
         let lookout = Lookout::start(&self.links, &self.names, &self.options.detection, core, &self.feed, stop, tasks);
@@ -217,12 +218,23 @@ impl Ground {
             verdicts: lookout.verdicts(),
         };
         self.spawn(keeper.run());
+        let checkpoints = Checkpoints {
+            core: core.clone(),
+            node,
+            desk: desk.clone(),
+            links: self.links.clone(),
+            replica: replica.clone(),
+            interval: Duration::from_millis(self.options.timing.checkpoint_ms),
+        };
+        self.spawn(checkpoints.run());
         let server = Server {
             registry: self.registry.clone(),
             core: core.clone(),
             desk: desk.clone(),
             lookout,
             storage: self.storage.clone(),
+            replica: replica.clone(),
+            progress: self.progress.clone(),
             stop: stop.clone(),
             tasks: tasks.clone(),
         };
@@ -238,7 +250,7 @@ async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle
     let replica = ground.load_replica().await?;
     let core = ground.start_core(&replica).await?;
     let desk = ground.open_desk(&core);
-    ground.attend(&core, &desk, listener);
+    ground.attend(&core, &desk, &replica, listener);
     let (node, members) = (ground.options.node, ground.options.members.clone());
     ground.spawn(membership::form(core.clone(), members, node));
     let (feed, progress) = (ground.feed.clone(), ground.progress.clone());

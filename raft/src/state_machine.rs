@@ -16,6 +16,7 @@ use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::RwLock;
 use tokio::sync::broadcast;
 
+use crate::checkpoint::Hashes;
 use crate::feed::Feed;
 use crate::log_store::{blocking, has_one_thread};
 use crate::progress::Progress;
@@ -43,6 +44,7 @@ pub(crate) struct Replica {
     progress: Progress,
     feed: Feed,
     effects: broadcast::Sender<(u64, Effect)>,
+    hashes: Hashes,
 }
 
 type Piece = Vec<EntryResponder<TypeConfig>>;
@@ -56,8 +58,12 @@ impl Replica {
         feed: Feed,
         effects: broadcast::Sender<(u64, Effect)>,
     ) -> io::Result<Self> {
-        let machine = RwLock::new(Machine::load(&*storage.state).map_err(io::Error::other)?);
-        Ok(Self { machine, storage, progress, feed, effects })
+        let machine = Machine::load(&*storage.state).map_err(io::Error::other)?;
+        let hashes = Hashes::default();
+        if let Some(applied) = storage.state.applied() {
+            hashes.push(applied.index, machine.state_hash());
+        }
+        Ok(Self { machine: RwLock::new(machine), storage, progress, feed, effects, hashes })
     }
 
     /// Reads the machine and its rows as of one entry.
@@ -69,6 +75,11 @@ impl Replica {
             None => tokio::task::block_in_place(|| self.machine.read()),
         };
         read(&machine, &self.storage.state)
+    }
+
+    /// The hashes as of the last entries.
+    pub fn hashes(&self) -> &Hashes {
+        &self.hashes
     }
 
     /// Where the state is kept.
@@ -85,6 +96,8 @@ impl Replica {
             let index = entry.log_id.index;
             last = Some(entry.log_id);
             let applied = self.apply_entry(&mut machine, entry, &mut membership)?;
+            self.hashes.push(index, machine.state_hash());
+            self.compare(&applied.effects)?;
             let outcome = Outcome { at: machine.now(), replies: applied.replies };
             answers.push((responder, outcome));
             published.push((index, applied.events, applied.effects));
@@ -120,6 +133,19 @@ impl Replica {
         }
     }
 
+    /// Holds checkpoints against what the hash was here. A node that differs has nothing written of the piece, answers
+    /// nothing of it, and does not start on this data directory again.
+    fn compare(&self, effects: &[Effect]) -> io::Result<()> {
+        for effect in effects {
+            if let Effect::Checkpoint { index, hash } = effect
+                && let Err(diverged) = self.hashes.compare(*index, *hash)
+            {
+                return Err(self.storage.dir.condemn(&diverged.to_string()).into());
+            }
+        }
+        Ok(())
+    }
+
     fn publish(&self, published: Vec<(u64, Vec<ClusterEvent>, Vec<Effect>)>) {
         let mut events = Vec::new();
         for (index, of_entry, effects) in published {
@@ -146,8 +172,9 @@ impl Replica {
         let mut machine = self.machine.write();
         self.storage.state.install(file)?;
         *machine = Machine::load(&*self.storage.state).map_err(io::Error::other)?;
-        drop(machine);
         let index = file.header.applied.index;
+        self.hashes.push(index, machine.state_hash());
+        drop(machine);
         self.progress.durable_to(Some(index));
         self.progress.applied_to(index);
         self.feed.jumped(index);

@@ -246,6 +246,19 @@ pub(crate) enum ReadAnswer {
     NotLeading,
 }
 
+/// "What was the hash of your state as of this index?"
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StateHashAsk {
+    pub index: u64,
+}
+
+/// The answer to [`StateHashAsk`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StateHashAnswer {
+    /// None if the peer is not as far, or does not remember.
+    pub hash: Option<u64>,
+}
+
 /// Opens a snapshot's transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotHead {

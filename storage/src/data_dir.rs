@@ -22,6 +22,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 const IDENTITY_FILE: &str = "identity";
 const LOCK_FILE: &str = "lock";
+const CONDEMNED_FILE: &str = "condemned";
 
 /// Whose data the caller expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +98,16 @@ impl DataDir {
         let snapshots = self.snapshot_dir();
         self.disk.create_dir(&snapshots).map_err(|error| StorageError::io("creating", &snapshots, error))?;
         self.identity.write(&*self.disk, &self.path)
+    }
+
+    /// Marks the data as not to be served any more, and says why; the directory is refused from now on. Gives the error
+    /// that every later opening gives.
+    pub fn condemn(&self, reason: &str) -> StorageError {
+        let marked = replace_file(&*self.disk, &self.path.join(CONDEMNED_FILE), reason.as_bytes());
+        if let Err(error) = marked {
+            tracing::error!(%error, "the data directory could not be marked as condemned");
+        }
+        StorageError::Condemned { dir: self.path.clone(), reason: reason.to_owned() }
     }
 
     /// Where it is.
@@ -229,6 +240,18 @@ pub(crate) fn take_lock(disk: &dyn Disk, path: &Path) -> Result<Box<dyn DiskLock
         io::ErrorKind::WouldBlock => StorageError::InUse { dir: path.to_path_buf() },
         _ => StorageError::io("locking", &file, error),
     })
+}
+
+/// An error if the data at `path` must not be served; see [`DataDir::condemn`].
+pub(crate) fn check_not_condemned(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+    let file = path.join(CONDEMNED_FILE);
+    match read_file(disk, &file).map_err(|error| StorageError::io("reading", &file, error))? {
+        None => Ok(()),
+        Some(reason) => {
+            let (dir, reason) = (path.to_path_buf(), String::from_utf8_lossy(&reason).into_owned());
+            Err(StorageError::Condemned { dir, reason })
+        }
+    }
 }
 
 #[cfg(test)]

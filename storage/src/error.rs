@@ -42,6 +42,14 @@ pub enum StorageError {
         /// What does not fit.
         what: String,
     },
+    /// The state had come apart from the other nodes', and the node was stopped for it.
+    #[error("the data in {} must not be served: {reason}. {REBUILD}", dir.display())]
+    Condemned {
+        /// The data directory.
+        dir: PathBuf,
+        /// What was found.
+        reason: String,
+    },
     /// The directory holds another cluster's data.
     #[error(
         "{} belongs to cluster `{found}`, but this node is configured for cluster `{expected}`. Nothing was changed. \
@@ -132,7 +140,7 @@ impl StorageError {
 
     /// Whether bytes on disk are wrong or missing (as against a refusal or a failing device).
     pub fn is_damage(&self) -> bool {
-        matches!(self, StorageError::Damaged { .. } | StorageError::Mismatch { .. })
+        matches!(self, StorageError::Damaged { .. } | StorageError::Mismatch { .. } | StorageError::Condemned { .. })
     }
 }
 
@@ -140,7 +148,9 @@ impl From<StorageError> for io::Error {
     fn from(error: StorageError) -> io::Error {
         let kind = match &error {
             StorageError::Io { source, .. } => source.kind(),
-            StorageError::Damaged { .. } | StorageError::Mismatch { .. } => io::ErrorKind::InvalidData,
+            StorageError::Damaged { .. } | StorageError::Mismatch { .. } | StorageError::Condemned { .. } => {
+                io::ErrorKind::InvalidData
+            }
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::data_dir::{DataDir, Expected};
+use crate::data_dir::{DataDir, Expected, check_not_condemned};
 use crate::disk::{Disk, RealDisk};
 use crate::error::StorageError;
 use crate::log::{Log, LogConfig};
@@ -54,6 +54,7 @@ impl Storage {
     /// Opens the directory at `path`, or makes it. Damage that cannot be mended from this disk is an error.
     pub fn open(path: &Path, expected: &Expected, options: &Options) -> Result<Storage, StorageError> {
         let dir = DataDir::open(&options.disk, path, expected)?;
+        check_not_condemned(&*options.disk, path)?;
         let log = Log::open(dir.disk(), &dir.log_dir(), options.log.clone(), dir.poison())?;
         let snapshots = Snapshots::open(dir.disk(), &dir.snapshot_dir(), dir.poison())?;
         let state = open_state(&dir, &log, &snapshots, &options.state)?;

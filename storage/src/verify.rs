@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::data_dir::{Identity, log_dir, snapshot_dir, state_dir, take_lock};
+use crate::data_dir::{Identity, check_not_condemned, log_dir, snapshot_dir, state_dir, take_lock};
 use crate::disk::{Disk, RealDisk};
 use crate::error::StorageError;
 use crate::ids::LogId;
@@ -56,6 +56,7 @@ pub fn verify(path: &Path) -> Result<Report, StorageError> {
         Err(error) => report.problems.push(error.to_string()),
     }
     let _lock = take_lock(&*disk, path)?;
+    report.note(check_not_condemned(&*disk, path));
     report.log = report.note(Log::check(&*disk, &log_dir(path)));
     report.state = report.note(state::check(&disk, &state_dir(path), &StateConfig::default()));
     report.check_fit(path);

@@ -109,7 +109,7 @@ impl Writer {
     }
 }
 
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "Create",
     "Boot",
     "Assign",
@@ -133,6 +133,7 @@ const COMMANDS: [&str; 23] = [
     "Purge",
     "Delete",
     "Session",
+    "Checkpoint",
 ];
 
 /// A new command has to be named here, in [`COMMANDS`], and in a line of the workload.
@@ -161,5 +162,6 @@ fn name(command: &Command) -> &'static str {
         Command::Purge { .. } => "Purge",
         Command::Delete { .. } => "Delete",
         Command::Session { .. } => "Session",
+        Command::Checkpoint { .. } => "Checkpoint",
     }
 }

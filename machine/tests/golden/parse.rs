@@ -125,6 +125,7 @@ fn command(name: &str, words: &[&str], tokens: Tokens<'_>) -> Command {
             Command::Session { session: id(words[0]), change: session(name, &words[1..]) }
         }
         "tick" => Command::Tick,
+        "checkpoint" => Command::Checkpoint { index: number(words[0]), hash: number(words[1]) },
         _ => transition(name, words, tokens),
     }
 }

@@ -57,6 +57,7 @@ fn accepted(reply: &Reply) -> String {
             format!("reconciled: re-armed {}; settled {}; unknown {}", list(rearmed), list(settled), list(unknown))
         }
         Reply::Session(reply) => format!("{reply:?}"),
+        Reply::CheckpointTaken => "checkpoint taken".to_owned(),
         Reply::Ticked { at } => format!("log time {at}"),
         Reply::Staged { rows } => format!("staged{}", staged(rows)),
         Reply::TimerScheduled => "timer scheduled".to_owned(),
@@ -121,6 +122,7 @@ pub fn effect(effect: &Effect) -> Option<String> {
         Effect::RowsGiven { session } => Some(format!("{session} was given rows")),
         Effect::SessionChanged { session } => Some(format!("what {session} holds has changed")),
         Effect::TimersDue { shard } => Some(format!("timers of shard {shard} are due")),
+        Effect::Checkpoint { index, hash } => Some(format!("the hash as of {index} is to be {hash}")),
         _ => None,
     }
 }

@@ -149,6 +149,7 @@ impl Oracle {
             Command::PutNamespace { namespace, settings } => Ok(self.put_namespace(namespace, settings)),
             Command::Timer { workflow, change } => self.timer(workflow, change),
             Command::Tick => Ok(Reply::Ticked { at: self.now }),
+            Command::Checkpoint { .. } => Ok(Reply::CheckpointTaken),
             Command::Stage { workflow, namespace, rows } => self.stage_alone(workflow, namespace, rows),
             Command::MarkFailureDelivered { key } => self.mark(key),
             Command::Redrive { key, forced } => self.redrive(key, *forced),

@@ -64,6 +64,7 @@ impl Config {
             ("raft.election_min_ms", self.raft.election_min_ms),
             ("raft.election_max_ms", self.raft.election_max_ms),
             ("raft.answer_ms", self.raft.answer_ms),
+            ("raft.checkpoint_ms", self.raft.checkpoint_ms),
             ("raft.snapshot_after", self.raft.snapshot_after),
             ("raft.logs_kept", self.raft.logs_kept),
             ("reconcile.interval_ms", self.reconcile.interval_ms),

@@ -35,6 +35,7 @@ pub(crate) enum Kind {
     Ping = 8,
     SnapshotHead = 9,
     SnapshotChunk = 10,
+    StateHash = 11,
     /// The answer to a request, under the request's id.
     Answer = 128,
     /// The peer could not work on the request; the body is a sentence.
@@ -55,6 +56,7 @@ impl Kind {
             8 => Self::Ping,
             9 => Self::SnapshotHead,
             10 => Self::SnapshotChunk,
+            11 => Self::StateHash,
             128 => Self::Answer,
             129 => Self::Failed,
             _ => return None,

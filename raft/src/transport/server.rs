@@ -16,14 +16,17 @@ use tokio_util::task::TaskTracker;
 use super::frame::{Frame, Kind, decode_append};
 use super::handshake::{Connection, Purpose, Registry, accept};
 use super::snapshot;
+use crate::checkpoint;
 use crate::environment::{PeerListener, PeerStream};
 use crate::leader::LeaderDesk;
 use crate::peers::Lookout;
+use crate::progress::Progress;
+use crate::state_machine::Replica;
 use crate::succession;
 use crate::types::{AppendResponse, Core, LogId, TransferRequest, VoteRequest, VoteResponse};
 use crate::wire::{
-    AppendAnswer, LeaderGoneAsk, ProposeAsk, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId, decode,
-    encode,
+    AppendAnswer, LeaderGoneAsk, ProposeAsk, StateHashAsk, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId,
+    decode, encode,
 };
 
 /// Answers that may wait to be written on one connection.
@@ -39,6 +42,8 @@ pub(crate) struct Server {
     pub desk: LeaderDesk,
     pub lookout: Lookout,
     pub storage: Arc<Storage>,
+    pub replica: Arc<Replica>,
+    pub progress: Progress,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
 }
@@ -169,6 +174,10 @@ impl Server {
             Kind::LeaderGone => {
                 let ask: LeaderGoneAsk = decode(&body).map_err(|e| text(&e))?;
                 Ok(encode(&succession::answer(&self.core, &self.lookout, &ask)))
+            }
+            Kind::StateHash => {
+                let ask: StateHashAsk = decode(&body).map_err(|e| text(&e))?;
+                Ok(encode(&checkpoint::answer(self.replica.hashes(), &self.progress, &ask).await))
             }
             Kind::Ping => Ok(Bytes::new()),
             Kind::Hello | Kind::SnapshotHead | Kind::SnapshotChunk | Kind::Answer | Kind::Failed => {
