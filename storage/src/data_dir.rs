@@ -42,6 +42,8 @@ pub struct Identity {
     pub node: u64,
     /// Random, drawn when the directory was made.
     pub incarnation: Uuid,
+    /// What the directory was made with, if not empty: the same on all nodes that a cluster was restored to.
+    pub base: Option<u128>,
 }
 
 /// The encoding of [`Identity`]; the format comes first, so that any later layout can be told apart.
@@ -51,6 +53,7 @@ struct Stored {
     cluster: String,
     node: u64,
     incarnation: u128,
+    base: Option<u128>,
 }
 
 /// An open data directory; the lock is held until this is dropped.
@@ -67,6 +70,39 @@ pub struct DataDir {
 impl DataDir {
     /// Opens the directory, or makes it when there is none or an empty one.
     pub fn open(disk: &Arc<dyn Disk>, path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
+        DataDir::open_or_fill(disk, path, expected, DataDir::fill_empty)
+    }
+
+    /// Makes the directory with what `fill` writes to its parts; `fill` says what that is ([`Identity::base`]).
+    /// Refused when there is a data directory already.
+    pub fn make(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        owner: &Expected,
+        fill: impl FnOnce(&DataDir) -> Result<u128, StorageError>,
+    ) -> Result<DataDir, StorageError> {
+        let has_data = |Identity { cluster, node, .. }| {
+            let dir = path.to_path_buf();
+            Err(StorageError::HasData { dir, cluster, node })
+        };
+        if let Some(identity) = Identity::read(&**disk, path)? {
+            return has_data(identity);
+        }
+        let dir = DataDir::open_or_fill(disk, path, owner, |dir| {
+            let snapshots = dir.snapshot_dir();
+            disk.create_dir(&snapshots).map_err(|error| StorageError::io("creating", &snapshots, error))?;
+            Log::create(&**disk, &dir.log_dir())?;
+            fill(dir).map(Some)
+        })?;
+        if dir.fresh { Ok(dir) } else { has_data(dir.identity) }
+    }
+
+    fn open_or_fill(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        expected: &Expected,
+        fill: impl FnOnce(&DataDir) -> Result<Option<u128>, StorageError>,
+    ) -> Result<DataDir, StorageError> {
         let new = |identity, fresh, lock| {
             let (path, disk, poison) = (path.to_path_buf(), Arc::clone(disk), Poison::default());
             DataDir { path, identity, fresh, disk, poison, _lock: lock }
@@ -85,19 +121,21 @@ impl DataDir {
             return Ok(new(identity, false, lock));
         }
         let Expected { cluster, node } = expected.clone();
-        let identity = Identity { cluster, node, incarnation: Uuid::new_v4() };
-        let dir = new(identity, true, lock);
-        dir.fill()?;
+        let identity = Identity { cluster, node, incarnation: Uuid::new_v4(), base: None };
+        let mut dir = new(identity, true, lock);
+        dir.identity.base = fill(&dir)?;
+        // This makes it count.
+        dir.identity.write(&**disk, path)?;
         Ok(dir)
     }
 
-    /// Makes the parts of a new directory, and then the identity, which makes it count.
-    fn fill(&self) -> Result<(), StorageError> {
+    /// Makes the empty parts of a new directory.
+    fn fill_empty(&self) -> Result<Option<u128>, StorageError> {
         Log::create(&*self.disk, &self.log_dir())?;
         State::create(&*self.disk, &self.state_dir())?;
         let snapshots = self.snapshot_dir();
         self.disk.create_dir(&snapshots).map_err(|error| StorageError::io("creating", &snapshots, error))?;
-        self.identity.write(&*self.disk, &self.path)
+        Ok(None)
     }
 
     /// Marks the data as not to be served any more, and says why; the directory is refused from now on. Gives the error
@@ -169,17 +207,16 @@ impl Identity {
         let file = path.join(IDENTITY_FILE);
         let bytes = read_file(disk, &file).map_err(|error| StorageError::io("reading", &file, error))?;
         let Some(bytes) = bytes else { return Ok(None) };
-        let contents = frame::decode(FrameKind::Identity, &bytes)
-            .map_err(|flaw| StorageError::damaged(&file, 0, flaw.to_string()))?;
+        let contents = frame::decode(FrameKind::Identity, &bytes).map_err(|flaw| StorageError::flawed(&file, &flaw))?;
         match postcard::take_from_bytes::<u32>(contents) {
             Ok((format, _)) if format > FORMAT_VERSION => {
                 return Err(StorageError::NewerFormat { file, found: format, supported: FORMAT_VERSION });
             }
             _ => {}
         }
-        let Stored { cluster, node, incarnation, .. } = postcard::from_bytes(contents)
+        let Stored { cluster, node, incarnation, base, .. } = postcard::from_bytes(contents)
             .map_err(|_| StorageError::damaged(&file, 0, "the identity cannot be decoded"))?;
-        Ok(Some(Identity { cluster, node, incarnation: Uuid::from_u128(incarnation) }))
+        Ok(Some(Identity { cluster, node, incarnation: Uuid::from_u128(incarnation), base }))
     }
 
     fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
@@ -189,6 +226,7 @@ impl Identity {
             cluster: self.cluster.clone(),
             node: self.node,
             incarnation: self.incarnation.as_u128(),
+            base: self.base,
         };
         replace_file(disk, &file, &frame::encode_value(FrameKind::Identity, &stored))
             .map_err(|error| StorageError::io("writing", &file, error))
@@ -313,7 +351,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_with_both_versions() {
         let root = tempfile::tempdir().unwrap();
-        let stored = Stored { format: FORMAT_VERSION + 1, cluster: "prod".into(), node: 1, incarnation: 7 };
+        let stored = Stored { format: FORMAT_VERSION + 1, cluster: "prod".into(), node: 1, incarnation: 7, base: None };
         let bytes = frame::encode_value(FrameKind::Identity, &stored);
         fs::write(root.path().join(IDENTITY_FILE), bytes).unwrap();
         let error = open(root.path(), &expected("prod", 1)).unwrap_err();

@@ -6,6 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::frame::{self, FrameError};
+
 /// How an operator gets a node back whose own data can no longer be trusted.
 pub const REBUILD: &str = "Nothing on disk was changed. The other nodes still have the data: keep them running, and move \
      this node's data directory aside. As a new member the node receives everything from its peers; members cannot be \
@@ -33,6 +35,33 @@ pub enum StorageError {
         offset: u64,
         /// What is damaged.
         what: String,
+    },
+    /// Bytes of a backup are not what was written.
+    #[error(
+        "{} is damaged at byte {offset}: {what}. Nothing can be restored from it; use another backup.",
+        file.display()
+    )]
+    DamagedBackup {
+        /// The backup.
+        file: PathBuf,
+        /// Where the damage was found; 0 when its beginning is meant.
+        offset: u64,
+        /// What is damaged.
+        what: String,
+    },
+    /// A new data directory was to be made where one is.
+    #[error(
+        "{} holds the data of node {node} of cluster `{cluster}`. Nothing was changed. Choose an empty directory, or \
+         move this one aside.",
+        dir.display()
+    )]
+    HasData {
+        /// The data directory.
+        dir: PathBuf,
+        /// Whose it is.
+        cluster: String,
+        /// Whose it is.
+        node: u64,
     },
     /// The log and the state do not belong together.
     #[error("the state in {} does not fit the log: {what}. {REBUILD}", dir.display())]
@@ -136,6 +165,17 @@ impl StorageError {
     /// Damage in `file` at `offset`.
     pub fn damaged(file: &Path, offset: u64, what: impl Into<String>) -> StorageError {
         StorageError::Damaged { file: file.to_path_buf(), offset, what: what.into() }
+    }
+
+    /// What a frame that is all of `file` is not.
+    pub(crate) fn flawed(file: &Path, flaw: &FrameError) -> StorageError {
+        match flaw {
+            FrameError::Newer(version) => {
+                let (file, supported) = (file.to_path_buf(), frame::FRAME_VERSION.into());
+                StorageError::NewerFormat { file, found: u32::from(*version), supported }
+            }
+            flaw => StorageError::damaged(file, 0, flaw.to_string()),
+        }
     }
 
     /// Whether bytes on disk are wrong or missing (as against a refusal or a failing device).

@@ -7,12 +7,14 @@
 //! bytes 6-9   crc32c of bytes 0-5 and the contents, little endian
 //! bytes 10-   contents
 //! ```
-//! A frame that does not check out is never interpreted, and a frame of one kind is never taken for another.
+//! A frame that does not check out is never interpreted, and a frame of one kind is never taken for another. A later version
+//! keeps these ten bytes as they are, so that its frames can be told from damaged ones.
 
 /// Bytes before the contents.
 pub const FRAME_HEADER: usize = 10;
 
-const FRAME_VERSION: u8 = 1;
+/// Newest version of frames that this program reads and writes.
+pub const FRAME_VERSION: u8 = 1;
 
 /// What a frame holds. Numbers are on disk: add at the end, change none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub enum FrameKind {
     Layer = 13,
     /// All rows of a state that is not in sled.
     PlainRows = 14,
+    /// What stands before the snapshot in a backup file.
+    BackupManifest = 15,
 }
 
 /// Why bytes are not the frame that was expected.
@@ -57,9 +61,12 @@ pub enum FrameError {
     /// More bytes than the frame has.
     #[error("there are bytes behind the frame")]
     Long,
-    /// Written by a later version of the program, or not a frame at all.
+    /// Not a frame at all.
     #[error("unknown frame version {0}")]
     Version(u8),
+    /// A frame, whole and sound, that a later version of the program has written.
+    #[error("frame version {0} is newer than this program")]
+    Newer(u8),
     /// A frame, but of something else.
     #[error("a frame of kind {found} stands where kind {expected} belongs")]
     Kind {
@@ -113,6 +120,9 @@ pub fn encode(kind: FrameKind, contents: &[u8]) -> Vec<u8> {
 
 /// The contents of the one frame that `bytes` must be.
 pub fn decode(kind: FrameKind, bytes: &[u8]) -> Result<&[u8], FrameError> {
+    if let Some(version) = newer(bytes) {
+        return Err(FrameError::Newer(version));
+    }
     let header = header(kind, bytes)?;
     let contents = &bytes[FRAME_HEADER..];
     if contents.len() < header.length {
@@ -123,6 +133,16 @@ pub fn decode(kind: FrameKind, bytes: &[u8]) -> Result<&[u8], FrameError> {
     }
     verify(&header, contents)?;
     Ok(contents)
+}
+
+/// The version of the one frame that `bytes` are, if it is a later one.
+fn newer(bytes: &[u8]) -> Option<u8> {
+    let (head, contents) = bytes.split_first_chunk::<FRAME_HEADER>()?;
+    let [version, kind, l0, l1, l2, l3, c0, c1, c2, c3] = *head;
+    let prefix = [version, kind, l0, l1, l2, l3];
+    let is_whole = u32::from_le_bytes([l0, l1, l2, l3]) as usize == contents.len()
+        && u32::from_le_bytes([c0, c1, c2, c3]) == checksum(&prefix, contents);
+    (version > FRAME_VERSION && is_whole).then_some(version)
 }
 
 /// The kind byte of a frame, unchecked: to choose what to decode it as.
@@ -189,13 +209,23 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_bit_is_seen() {
+    fn any_flipped_bit_is_seen_and_taken_for_damage() {
         let bytes = encode(FrameKind::Row, b"eleven rows");
         for position in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[position / 8] ^= 1 << (position % 8);
-            assert!(decode(FrameKind::Row, &bad).is_err(), "bit {position}");
+            let flaw = decode(FrameKind::Row, &bad).unwrap_err();
+            assert!(!matches!(flaw, FrameError::Newer(_)), "bit {position}: {flaw}");
         }
+    }
+
+    #[test]
+    fn a_frame_of_a_later_version_is_told_from_a_damaged_one() {
+        let mut bytes = encode(FrameKind::Row, b"row");
+        bytes[0] = FRAME_VERSION + 1;
+        assert_eq!(decode(FrameKind::Row, &bytes), Err(FrameError::Version(FRAME_VERSION + 1)));
+        finish(&mut bytes, 0);
+        assert_eq!(decode(FrameKind::Row, &bytes), Err(FrameError::Newer(FRAME_VERSION + 1)));
     }
 
     #[test]

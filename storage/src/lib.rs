@@ -16,6 +16,7 @@
 //! lost or torn, in any order. Bits may rot at any time. After a failed sync nothing is known about what was not
 //! synced before, so storage stops for good (see [`disk::Poison`]).
 
+pub mod backup;
 pub mod data_dir;
 pub mod disk;
 pub mod error;

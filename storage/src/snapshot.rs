@@ -1,7 +1,7 @@
 //! Snapshot files: the whole state as of one log entry, in a form that another node can take in.
 //!
 //! ```text
-//! frame  header   { format, machine version, applied id, membership }
+//! frame  header   { format, machine version, applied id, membership, mark }
 //! frame  chunk    lz4 of rows: key length (u32), value length (u32), key, value ...; about 256 KiB each
 //! ...
 //! frame  trailer  { rows, bytes, xxh3 of all rows }
@@ -41,6 +41,23 @@ pub struct SnapshotHeader {
     pub applied: LogId,
     /// The membership as of that entry; opaque.
     pub membership: Option<Vec<u8>>,
+    /// What the state machine says of that state, to hold against what is read.
+    pub mark: Option<StateMark>,
+}
+
+/// What a state machine says of its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateMark {
+    /// The rolling hash.
+    pub hash: u64,
+    /// Log time.
+    pub now: u64,
+}
+
+impl std::fmt::Display for StateMark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "state hash {:016x} at {}", self.hash, self.now)
+    }
 }
 
 /// The first frame. The format comes first, alone, so that any later layout can be told apart.
@@ -50,14 +67,18 @@ struct StoredHeader {
     machine: u32,
     applied: LogId,
     membership: Option<Vec<u8>>,
+    mark: Option<StateMark>,
 }
 
-/// The last frame.
+/// The last frame: what the rows are, all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Trailer {
-    rows: u64,
-    bytes: u64,
-    digest: u64,
+pub struct Trailer {
+    /// How many.
+    pub rows: u64,
+    /// Their length in bytes.
+    pub bytes: u64,
+    /// The xxh3 of all of them.
+    pub digest: u64,
 }
 
 /// A whole snapshot file, held open: it stays readable even if a newer one has replaced it meanwhile.
@@ -69,6 +90,8 @@ pub struct SnapshotFile {
     pub length: u64,
     /// What it is of.
     pub header: SnapshotHeader,
+    /// Where in the file it begins; not at 0 in a backup.
+    start: u64,
     file: Arc<dyn DiskFile>,
 }
 
@@ -155,10 +178,15 @@ impl Snapshots {
 
 impl SnapshotFile {
     pub(crate) fn open(disk: &dyn Disk, path: &Path) -> Result<SnapshotFile, StorageError> {
+        SnapshotFile::open_behind(disk, path, 0)
+    }
+
+    /// Opens a snapshot that begins behind `start` bytes of something else.
+    pub(crate) fn open_behind(disk: &dyn Disk, path: &Path, start: u64) -> Result<SnapshotFile, StorageError> {
         let file = disk.open(path).map_err(|error| StorageError::io("opening the snapshot", path, error))?;
-        let reader = SnapshotReader::open(Arc::clone(&file), path)?;
+        let reader = SnapshotReader::open(Arc::clone(&file), path, start)?;
         let (length, header) = (reader.length(), reader.header().clone());
-        Ok(SnapshotFile { path: path.to_path_buf(), length, header, file })
+        Ok(SnapshotFile { path: path.to_path_buf(), length, header, start, file })
     }
 
     /// The bytes from `offset` on, at most `limit`, unchecked: to be sent to a peer, which checks them.
@@ -173,17 +201,14 @@ impl SnapshotFile {
 
     /// Reads the rows, checking everything.
     pub fn reader(&self) -> Result<SnapshotReader, StorageError> {
-        SnapshotReader::open(Arc::clone(&self.file), &self.path)
+        SnapshotReader::open(Arc::clone(&self.file), &self.path, self.start)
     }
 
-    /// Reads the whole file and checks it; returns the number of rows.
-    pub fn verify(&self) -> Result<u64, StorageError> {
+    /// Reads the whole file and checks it; returns what the rows are, all together.
+    pub fn verify(&self) -> Result<Trailer, StorageError> {
         let mut reader = self.reader()?;
-        let mut count = 0;
-        while let Some(rows) = reader.next_rows()? {
-            count += rows.len() as u64;
-        }
-        Ok(count)
+        while reader.next_rows()?.is_some() {}
+        Ok(reader.seen())
     }
 }
 

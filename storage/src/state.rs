@@ -36,7 +36,7 @@ use holdfast_machine::{Archive, ArchiveResult, Pair, Writes};
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::ids::LogId;
-use crate::snapshot::{SnapshotFile, SnapshotHeader};
+use crate::snapshot::{SnapshotFile, SnapshotHeader, StateMark};
 pub use crate::tree::StateKind;
 use crate::{keys, rows};
 use cursor::Cursor;
@@ -160,7 +160,8 @@ impl State {
         let applied = flushed.applied.ok_or(StorageError::NothingApplied)?;
         let cursor = Arc::new(Mutex::new(Cursor::new(applied.index)));
         base.cursor = Some(Arc::clone(&cursor));
-        let header = SnapshotHeader { machine: self.config.machine_version, applied, membership: flushed.membership };
+        let machine = self.config.machine_version;
+        let header = SnapshotHeader { machine, applied, membership: flushed.membership, mark: None };
         Ok(SnapshotBuilder { generation: self.shared.current(), cursor, header })
     }
 
@@ -292,6 +293,13 @@ impl SnapshotBuilder {
     /// What the snapshot is of.
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
+    }
+
+    /// The same with what the state machine says of that state.
+    #[must_use]
+    pub fn with_mark(mut self, mark: StateMark) -> Self {
+        self.header.mark = Some(mark);
+        self
     }
 
     /// The next rows, ascending; `None` at the end.

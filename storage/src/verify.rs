@@ -75,7 +75,7 @@ pub fn verify(path: &Path) -> Result<Report, StorageError> {
 
 fn check_snapshot(disk: &Arc<dyn Disk>, path: &Path) -> Result<SnapshotSummary, StorageError> {
     let file = SnapshotFile::open(&**disk, path)?;
-    let rows = file.verify()?;
+    let rows = file.verify()?.rows;
     Ok(SnapshotSummary { path: file.path, applied: file.header.applied, rows, bytes: file.length })
 }
 

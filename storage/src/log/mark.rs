@@ -55,7 +55,7 @@ impl Mark {
         match frame::decode_value(FrameKind::LogMark, &bytes) {
             Ok(Stored::V1 { vote, purged, durable, newest }) => Ok(Some(Mark { vote, purged, durable, newest })),
             Err(FrameError::Contents) => Err(StorageError::NewerFormat { file: path, found: 2, supported: 1 }),
-            Err(flaw) => Err(StorageError::damaged(&path, 0, format!("the vote cannot be read: {flaw}"))),
+            Err(flaw) => Err(StorageError::flawed(&path, &flaw)),
         }
     }
 }

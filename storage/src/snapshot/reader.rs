@@ -11,6 +11,7 @@ use super::{SNAPSHOT_FORMAT, SnapshotHeader, StoredHeader, Trailer};
 use crate::disk::DiskFile;
 use crate::error::StorageError;
 use crate::frame::{self, FRAME_HEADER, FrameError, FrameKind};
+use crate::ids::LogId;
 
 /// No chunk is longer than this, before or after compression: longer lengths on disk are damage.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
@@ -31,14 +32,14 @@ pub struct SnapshotReader {
 
 impl SnapshotReader {
     /// Reads the header of a file.
-    pub(super) fn open(file: Arc<dyn DiskFile>, path: &Path) -> Result<SnapshotReader, StorageError> {
+    pub(super) fn open(file: Arc<dyn DiskFile>, path: &Path, start: u64) -> Result<SnapshotReader, StorageError> {
         let length = file.len().map_err(|error| StorageError::io("opening the snapshot", path, error))?;
         let mut reader = SnapshotReader {
             path: path.to_path_buf(),
             file,
             length,
-            at: 0,
-            header: SnapshotHeader { machine: 0, applied: crate::LogId { term: 0, index: 0 }, membership: None },
+            at: start,
+            header: SnapshotHeader { machine: 0, applied: LogId { term: 0, index: 0 }, membership: None, mark: None },
             digest: Digest::default(),
             seen: Trailer::default(),
             last_key: None,
@@ -56,6 +57,11 @@ impl SnapshotReader {
     /// Length of the file in bytes.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// What the rows that were read are, all together.
+    pub(super) fn seen(&self) -> Trailer {
+        self.seen
     }
 
     /// The rows of the next chunk; `None` when the trailer has proved that nothing is missing.
@@ -86,6 +92,7 @@ impl SnapshotReader {
     }
 
     fn read_header(&mut self) -> Result<SnapshotHeader, StorageError> {
+        let start = self.at;
         let head = self.read(FRAME_HEADER)?;
         let contents = self.contents(FrameKind::SnapshotHeader, &head)?;
         let format = postcard::take_from_bytes::<u32>(&contents).map(|(format, _)| format);
@@ -94,12 +101,13 @@ impl SnapshotReader {
                 Err(StorageError::NewerFormat { file: self.path.clone(), found: format, supported: SNAPSHOT_FORMAT })
             }
             _ => postcard::from_bytes(&contents)
-                .map(|StoredHeader { machine, applied, membership, .. }| SnapshotHeader {
+                .map(|StoredHeader { machine, applied, membership, mark, .. }| SnapshotHeader {
                     machine,
                     applied,
                     membership,
+                    mark,
                 })
-                .map_err(|_| self.damaged_at(0, "the header cannot be decoded")),
+                .map_err(|_| self.damaged_at(start, "the header cannot be decoded")),
         }
     }
 

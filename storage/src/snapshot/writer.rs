@@ -40,6 +40,7 @@ impl SnapshotWriter {
             machine: header.machine,
             applied: header.applied,
             membership: header.membership.clone(),
+            mark: header.mark,
         };
         let mut writer = SnapshotWriter {
             path: path.clone(),

@@ -75,8 +75,7 @@ pub(super) fn load(disk: &dyn Disk, root: &Path, number: u64) -> Result<Option<S
     let path = path(root, number);
     let bytes = read_file(disk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
     let Some(bytes) = bytes else { return Ok(None) };
-    let contents =
-        frame::decode(FrameKind::Layer, &bytes).map_err(|flaw| StorageError::damaged(&path, 0, flaw.to_string()))?;
+    let contents = frame::decode(FrameKind::Layer, &bytes).map_err(|flaw| StorageError::flawed(&path, &flaw))?;
     match parse(contents) {
         Some(stored) => Ok(Some(stored)),
         None => Err(StorageError::damaged(&path, 0, "the rows cannot be decoded")),

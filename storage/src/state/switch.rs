@@ -80,7 +80,7 @@ pub(super) fn read_current(disk: &dyn Disk, root: &Path) -> Result<u64, StorageE
     match frame::decode(FrameKind::Generation, &bytes).map(<[u8]>::first_chunk) {
         Ok(Some(number)) => Ok(u64::from_le_bytes(*number)),
         Ok(None) => Err(StorageError::damaged(&path, 0, "it does not name a generation")),
-        Err(flaw) => Err(StorageError::damaged(&path, 0, flaw.to_string())),
+        Err(flaw) => Err(StorageError::flawed(&path, &flaw)),
     }
 }
 

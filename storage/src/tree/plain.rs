@@ -35,8 +35,8 @@ impl PlainTree {
         let rows = match bytes {
             None => Rows::new(),
             Some(bytes) => {
-                let contents = frame::decode(FrameKind::PlainRows, &bytes)
-                    .map_err(|flaw| StorageError::damaged(path, 0, flaw.to_string()))?;
+                let contents =
+                    frame::decode(FrameKind::PlainRows, &bytes).map_err(|flaw| StorageError::flawed(path, &flaw))?;
                 parse(contents).ok_or_else(|| StorageError::damaged(path, 0, "the rows cannot be decoded"))?
             }
         };
