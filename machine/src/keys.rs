@@ -312,6 +312,11 @@ pub(crate) fn decode<T: DeserializeOwned>(key: &[u8], stored: &[u8]) -> ArchiveR
 pub(crate) fn check_version(key: &[u8], stored: &[u8]) -> ArchiveResult<()> {
     match stored.first() {
         Some(&STATE_VERSION) => Ok(()),
+        Some(version) if *version > STATE_VERSION => {
+            let newer =
+                format!("version {version} was written by a newer program; this one reads up to {STATE_VERSION}");
+            Err(damaged(key, &newer))
+        }
         Some(version) => Err(damaged(key, &format!("unknown version {version}"))),
         None => Err(damaged(key, "empty value")),
     }
