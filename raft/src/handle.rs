@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_machine::{Archive, Effect, Machine, ReadMode, Request};
+use holdfast_storage::Storage;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -118,6 +119,16 @@ impl Handle {
     /// This node's picture of itself and of the cluster.
     pub fn status(&self) -> Status {
         status(&self.0.core, &self.0.links, &self.0.progress, self.0.replica.storage().log.is_full())
+    }
+
+    /// The node's data directory.
+    pub(crate) fn storage(&self) -> &Storage {
+        self.0.replica.storage()
+    }
+
+    /// Has a snapshot taken of what is applied, unless one is being written.
+    pub(crate) async fn take_snapshot(&self) -> Result<(), ProposeError> {
+        self.0.core.trigger().snapshot().await.map_err(|_| ProposeError::Stopped)
     }
 
     /// True if this node leads, as far as it knows.

@@ -16,6 +16,7 @@
 
 #![warn(missing_docs)]
 
+mod backup;
 mod batcher;
 mod checkpoint;
 mod clock;
@@ -30,6 +31,7 @@ mod options;
 mod peers;
 mod progress;
 mod propose;
+mod restore;
 mod snapshot;
 mod start;
 mod state_machine;
@@ -39,6 +41,7 @@ mod transport;
 mod types;
 mod wire;
 
+pub use backup::{BackupError, BackupFile};
 pub use batcher::Committed;
 pub use clock::{Clock, SystemClock};
 pub use environment::{Environment, PeerListener, PeerNetwork, PeerStream};
@@ -47,5 +50,6 @@ pub use handle::{Handle, TransferError};
 pub use leader::REQUEST_BYTES_MAX;
 pub use options::{Batching, Compaction, Detection, InvalidOption, MemberConfig, Options, PeerListen, Timing};
 pub use propose::ProposeError;
+pub use restore::{BackupReport, NewNode, RestoreError, RestoreReport, restore, verify_backup};
 pub use start::{Raft, StartError};
 pub use status::{MemberStatus, Status};

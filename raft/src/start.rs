@@ -142,7 +142,9 @@ impl Ground {
         let incarnation = storage.dir.identity().incarnation.as_u128();
         let stored = read_membership(storage.state.membership().as_deref()).map_err(refused)?;
         let known = known_members(&options, &stored);
-        let registry = Registry::new(&options.cluster, options.node, incarnation, known.keys().copied());
+        let base = storage.dir.identity().base;
+        let registry =
+            Registry::new(&options.cluster, options.node, incarnation, known.keys().copied()).with_base(base);
         registry.learn_committed(known.iter().map(|(id, node)| (*id, node.incarnation)));
         let addresses = address_book(&options, &known);
         let peers = known.keys().copied().filter(|id| *id != options.node);

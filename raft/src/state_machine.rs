@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, Stream, StreamExt};
 use holdfast_machine::{Applied, ClusterEvent, Effect, EventId, Machine};
+use holdfast_storage::snapshot::StateMark;
 use holdfast_storage::state::SnapshotBuilder as StartedSnapshot;
 use holdfast_storage::{SnapshotFile, State, Storage, StorageError};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
@@ -168,10 +169,23 @@ impl Replica {
         Ok(durable.map(from_storage))
     }
 
+    /// Starts a snapshot as of the last applied entry.
+    fn start_snapshot(&self) -> Result<StartedSnapshot, StorageError> {
+        // Nothing is applied meanwhile, so the mark is that of the very state.
+        let machine = self.machine.read();
+        let mark = mark_of(&machine);
+        Ok(self.storage.state.snapshot_builder()?.with_mark(mark))
+    }
+
     fn install(&self, file: &SnapshotFile) -> io::Result<()> {
         let mut machine = self.machine.write();
         self.storage.state.install(file)?;
         *machine = Machine::load(&*self.storage.state).map_err(io::Error::other)?;
+        let found = mark_of(&machine);
+        if let Some(mark) = file.header.mark.filter(|mark| *mark != found) {
+            let index = file.header.applied.index;
+            return Err(io::Error::other(format!("the snapshot at {index} tells of {mark} and holds {found}")));
+        }
         let index = file.header.applied.index;
         self.hashes.push(index, machine.state_hash());
         drop(machine);
@@ -182,6 +196,11 @@ impl Replica {
         let _ = self.effects.send((index, Effect::TopologyChanged));
         Ok(())
     }
+}
+
+/// What a machine says of its state.
+pub(crate) fn mark_of(machine: &Machine) -> StateMark {
+    StateMark { hash: machine.state_hash(), now: machine.now().0 }
 }
 
 /// What openraft drives.
@@ -269,7 +288,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         let replica = self.replica.clone();
-        let started = blocking(move || Ok(replica.storage.state.snapshot_builder())).await;
+        let started = blocking(move || Ok(replica.start_snapshot())).await;
         // A panic in there is told by the builder, as an error.
         SnapshotBuilder { replica: self.replica.clone(), started: started.ok() }
     }
@@ -315,7 +334,9 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         while built.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
             tracing::warn!("no space for a snapshot; trying again");
             tokio::time::sleep(SPACE_PAUSE).await;
-            built = self.write(self.replica.storage.state.snapshot_builder()?).await;
+            let replica = self.replica.clone();
+            let started = blocking(move || Ok(replica.start_snapshot()?)).await?;
+            built = self.write(started).await;
         }
         let snapshot = built?;
         if let Some(last) = snapshot.meta.last_log_id {

@@ -43,13 +43,14 @@ struct Hello {
     from: u64,
     to: u64,
     incarnation: Incarnation,
+    base: Option<u128>,
     purpose: Purpose,
 }
 
 /// The answer to the first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Welcome {
-    Accepted { cluster: String, node: u64, incarnation: Incarnation },
+    Accepted { cluster: String, node: u64, incarnation: Incarnation, base: Option<u128> },
     Refused(Refusal),
 }
 
@@ -103,6 +104,19 @@ pub enum Refusal {
         /// The one it came with.
         found: Incarnation,
     },
+    /// The cluster was restored from a backup, and the node was not, or from another one.
+    #[error(
+        "node {node} began with another state ({found}) than the cluster, which was restored as {known}; restore it \
+         from the same backup with the same members"
+    )]
+    OtherBase {
+        /// The member.
+        node: u64,
+        /// What the refusing node began with.
+        known: String,
+        /// What the refused one began with.
+        found: String,
+    },
 }
 
 /// Why no connection came about.
@@ -125,6 +139,8 @@ pub(crate) struct Registry {
     pub cluster: Arc<str>,
     pub node: u64,
     pub incarnation: Incarnation,
+    /// What this node's data directory began with, if not empty.
+    base: Option<u128>,
     known: Arc<RwLock<BTreeMap<u64, Option<Incarnation>>>>,
 }
 
@@ -132,7 +148,12 @@ impl Registry {
     /// Starts with the configured members, none of them seen.
     pub fn new(cluster: &str, node: u64, incarnation: Incarnation, members: impl Iterator<Item = u64>) -> Self {
         let known = members.map(|id| (id, None)).collect();
-        Self { cluster: cluster.into(), node, incarnation, known: Arc::new(RwLock::new(known)) }
+        Self { cluster: cluster.into(), node, incarnation, base: None, known: Arc::new(RwLock::new(known)) }
+    }
+
+    /// The same for a node whose data directory was made with something in it.
+    pub fn with_base(self, base: Option<u128>) -> Self {
+        Self { base, ..self }
     }
 
     /// The data directory that a member was first seen with, if it was seen.
@@ -149,12 +170,17 @@ impl Registry {
         }
     }
 
-    /// Checks a member's data directory, and remembers it at first sight.
-    fn admit(&self, node: u64, found: Incarnation) -> Result<(), Refusal> {
+    /// Checks a member's data directory, and remembers it at first sight. Where the cluster was restored, the first sight
+    /// must be of one that was restored as this node was; one that is known already may have joined later, empty.
+    fn admit(&self, node: u64, found: Incarnation, base: Option<u128>) -> Result<(), Refusal> {
         let mut members = self.known.write();
         match members.get_mut(&node) {
             None => Err(Refusal::UnknownNode { node }),
             Some(Some(known)) if *known != found => Err(Refusal::IncarnationChanged { node, known: *known, found }),
+            Some(None) if self.base.is_some() && base != self.base => {
+                let shown = |base: Option<u128>| base.map_or("nothing".to_owned(), |base| format!("{base:032x}"));
+                Err(Refusal::OtherBase { node, known: shown(self.base), found: shown(base) })
+            }
             Some(seen) => {
                 *seen = Some(found);
                 Ok(())
@@ -174,7 +200,7 @@ impl Registry {
         if hello.to != self.node {
             return Err(Refusal::WrongNode { ours: self.node, meant: hello.to });
         }
-        self.admit(hello.from, hello.incarnation)
+        self.admit(hello.from, hello.incarnation, hello.base)
     }
 }
 
@@ -226,6 +252,7 @@ async fn introduce(
         from: registry.node,
         to: peer,
         incarnation: registry.incarnation,
+        base: registry.base,
         purpose,
     };
     send(connection, Kind::Hello, encode(&hello)).await?;
@@ -236,13 +263,13 @@ async fn introduce(
     };
     match welcome {
         Welcome::Refused(refusal) => Err(HandshakeError::TheyRefused(refusal)),
-        Welcome::Accepted { cluster, node, incarnation } => {
+        Welcome::Accepted { cluster, node, incarnation, base } => {
             registry.check_cluster(&cluster).map_err(HandshakeError::WeRefused)?;
             if node != peer {
                 let refusal = Refusal::WrongNode { ours: node, meant: peer };
                 return Err(HandshakeError::WeRefused(refusal));
             }
-            registry.admit(node, incarnation).map_err(HandshakeError::WeRefused)
+            registry.admit(node, incarnation, base).map_err(HandshakeError::WeRefused)
         }
     }
 }
@@ -262,6 +289,7 @@ pub(crate) async fn accept(
                 cluster: registry.cluster.to_string(),
                 node: registry.node,
                 incarnation: registry.incarnation,
+                base: registry.base,
             },
         };
         send(&mut connection, Kind::Answer, encode(&welcome)).await?;
@@ -370,6 +398,25 @@ mod tests {
         meet(&one, &wiped, 2).await.0.unwrap();
         one.learn_committed([(2, None)].into_iter());
         assert_eq!(one.incarnation_of(2), Some(23));
+    }
+
+    #[tokio::test]
+    async fn nodes_that_were_restored_from_other_backups_refuse_each_other() {
+        let restored = |node, incarnation, base| registry("c", node, incarnation).with_base(Some(base));
+        let one = restored(1, 11, 7);
+        let (connected, accepted) = meet(&one, &restored(2, 22, 8), 2).await;
+        let seven = format!("{:032x}", 7);
+        assert!(matches!(refusal(connected), Refusal::OtherBase { node: 1, .. }));
+        assert!(matches!(refusal(accepted), Refusal::OtherBase { node: 1, found, .. } if found == seven));
+        // One that was not restored is refused as well, unless the cluster has taken it in as it is.
+        let empty = registry("c", 2, 23);
+        let (connected, _) = meet(&one, &empty, 2).await;
+        assert!(matches!(refusal(connected), Refusal::OtherBase { node: 2, found, .. } if found == "nothing"));
+        let (_, accepted) = meet(&empty, &one, 1).await;
+        assert!(matches!(refusal(accepted), Refusal::OtherBase { node: 2, .. }));
+        one.learn_committed([(2, Some(23))].into_iter());
+        meet(&empty, &one, 1).await.0.unwrap();
+        meet(&one, &restored(2, 23, 7), 2).await.0.unwrap();
     }
 
     #[test]
