@@ -5,6 +5,7 @@
 //! what users read; it has an example for each route.
 
 mod answer;
+mod backup;
 mod cluster;
 mod document;
 mod error;

@@ -10,7 +10,7 @@
 //!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `attachment.rs` and
 //!   `attachments.rs` the sessions of workers that are attached here, `sessions.rs` all of them; `explain.rs`
 //!   why something does not move; `metrics.rs` what is
-//!   counted.
+//!   counted; `backup.rs` a copy of everything.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
 
@@ -18,6 +18,7 @@
 
 mod attachment;
 mod attachments;
+mod backup;
 mod claim;
 mod deliveries;
 mod error;
@@ -38,6 +39,7 @@ mod visibility;
 mod waiting;
 
 pub use attachment::Attachment;
+pub use backup::Backup;
 pub use error::StoreError;
 pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,

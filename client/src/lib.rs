@@ -19,6 +19,7 @@
 
 #![warn(missing_docs)]
 
+mod backup;
 mod calls;
 mod client;
 mod error;
@@ -36,6 +37,7 @@ mod visibility;
 pub mod wire;
 mod worker_stream;
 
+pub use backup::BackupDownload;
 pub use client::{Client, ClientOptions};
 pub use error::ClientError;
 pub use events::{EventStream, HeadStream};

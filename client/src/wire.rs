@@ -48,6 +48,8 @@ pub use workflows::{AppendBody, CommitBody, HistoryPage, RearmBody, Runs, Settle
 
 /// Answer header: the log index that the answer reflects.
 pub const INDEX_HEADER: &str = "holdfast-index";
+/// The content type of a backup.
+pub const BACKUP_CONTENT_TYPE: &str = "application/vnd.holdfast.backup";
 /// Request header: the ownership that a write is made under, `owner/epoch`.
 pub const FENCE_HEADER: &str = "holdfast-fence";
 /// Request header: the caller's key for one mutating call.

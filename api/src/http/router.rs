@@ -15,6 +15,7 @@ use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::get;
 use axum::{Extension, Router};
+use holdfast_client::wire::BACKUP_CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
@@ -31,13 +32,15 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::BodyBytesMax;
 use super::{
-    answer, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows, sessions, shards,
-    swagger_ui, timers, unread, visibility, workflows,
+    answer, backup, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows, sessions,
+    shards, swagger_ui, timers, unread, visibility, workflows,
 };
 use crate::store::Store;
 
 /// Answers below this size are sent as they are.
 const COMPRESSED_BYTES_MIN: u16 = 1_024;
+
+const BACKUPS: NotForContentType = NotForContentType::const_new(BACKUP_CONTENT_TYPE);
 
 /// What the HTTP side of a node may be told.
 #[derive(Clone)]
@@ -73,7 +76,8 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
         .layer(from_fn(unread::tell))
-        // Never event streams, whose readers would wait for a full buffer; and nothing that fits in a packet anyway.
+        // Never event streams, whose readers would wait for a full buffer, nor backups, which are compressed and whose
+        // length shows whether all has come; and nothing that fits in a packet anyway.
         .layer(CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(compressible()))
         // A refusal is told to its caller; to the log it is no failure of this node, so spans and `debug` are enough.
         .layer(TraceLayer::new_for_http().on_failure(DefaultOnFailure::new().level(Level::DEBUG)))
@@ -81,7 +85,7 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
 }
 
 fn compressible() -> impl Predicate {
-    SizeAbove::new(COMPRESSED_BYTES_MIN).and(NotForContentType::SSE).and(NotForContentType::IMAGES)
+    SizeAbove::new(COMPRESSED_BYTES_MIN).and(NotForContentType::SSE).and(NotForContentType::IMAGES).and(BACKUPS)
 }
 
 /// The OpenAPI document of the routes, as `/openapi.json` has it.
@@ -148,6 +152,7 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))
         .routes(routes!(cluster::cluster))
+        .routes(routes!(backup::backup))
         .routes(routes!(explain::explain_row))
         .routes(routes!(explain::explain_workflow))
         .routes(routes!(explain::explain_shard))

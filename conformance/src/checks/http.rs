@@ -2,7 +2,7 @@
 //! These checks send their own requests to the first URL.
 
 use anyhow::{Context, Result, bail, ensure};
-use reqwest::header::{ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -23,6 +23,7 @@ checks! {
     headers = "a fence or an idempotency key that makes no sense is refused",
     numbers = "numbers beyond their range are refused",
     node_claims = "nobody claims over HTTP as a node's own engine",
+    backups = "a backup is a file of its own kind that says its length and an index with every write before it",
 }
 
 struct Answer {
@@ -245,4 +246,23 @@ async fn node_claims(trial: &Trial) -> Result<()> {
     let scope = json!({"namespace": "conformance", "task_queue": trial.name("queue")});
     let claim = json!({"limit": 1, "scope": scope, "holder": "node"});
     is_problem("a node's claim", &post(trial, "/v1/outbox/claim", claim).await?, 400, "invalid_argument")
+}
+
+async fn backups(trial: &Trial) -> Result<()> {
+    let opened = post(trial, &format!("{}/commit", path(trial, "backup")?), opening()).await?;
+    let index = |headers: &HeaderMap| -> Result<u64> { Ok(headers["holdfast-index"].to_str()?.parse()?) };
+    let written = index(&opened.headers)?;
+    let Some(url) = &trial.url else { return Err(Skip("the store is not spoken to by HTTP").into()) };
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let url = format!("{}/v1/cluster/backup", url.trim_end_matches('/'));
+    let response = client.get(&url).header("accept-encoding", "gzip").send().await?;
+    same("status", response.status(), StatusCode::OK)?;
+    let headers = response.headers().clone();
+    same("content type", headers[CONTENT_TYPE].to_str()?, "application/vnd.holdfast.backup")?;
+    let taken = index(&headers)?;
+    ensure!(taken >= written, "a backup at index {taken} after a write at {written}");
+    let length: usize = headers[CONTENT_LENGTH].to_str()?.parse()?;
+    same("length", response.bytes().await?.len(), length)?;
+    let answer = get(trial, "/v1/cluster/backup?consistency=stale&min_index=1").await?;
+    is_problem("two freshnesses", &answer, 400, "invalid_argument")
 }
