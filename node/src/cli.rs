@@ -1,9 +1,11 @@
 //! The `holdfast` program: one file for each command. A command prints what it found on standard output; what went
 //! wrong is one line on standard error, and the exit code is not 0.
 
+mod backup;
 mod config;
 mod explain;
 mod healthcheck;
+mod restore;
 mod serve;
 mod status;
 mod verify;
@@ -49,6 +51,10 @@ enum Command {
     ///
     /// The exit code is 0 if all is sound, 1 if something is damaged, and 2 if the directory cannot be checked.
     Verify(verify::VerifyArgs),
+    /// Makes a backup of a running cluster, or checks one; the exit code is 0 if it is sound.
+    Backup(backup::BackupArgs),
+    /// Makes the data directory of a node of a new cluster from a backup; once for each of its nodes.
+    Restore(restore::RestoreArgs),
     /// Starts three nodes and six workers on this machine, kills two owners and a worker in the middle of their work, and
     /// checks every outcome.
     Demo(demo::DemoArgs),
@@ -154,6 +160,8 @@ pub fn main() -> ExitCode {
         Some(Command::Status(args)) => status::run(&args),
         Some(Command::Explain(args)) => return explain::run(&args),
         Some(Command::Verify(args)) => return verify::run(&args),
+        Some(Command::Backup(args)) => backup::run(&args),
+        Some(Command::Restore(args)) => restore::run(&args),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         Some(Command::DemoWorker(args)) => block_on(demo::run_worker(args)),

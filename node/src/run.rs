@@ -350,14 +350,18 @@ fn fresh_boot() -> BootId {
     BootId::new(uuid::Uuid::new_v4().to_string()).expect("a uuid is a valid id")
 }
 
+/// The configured members, as the consensus takes them.
+pub(crate) fn first_members(identity: &Identity) -> Vec<MemberConfig> {
+    let member = |(id, name, addr): &(u64, NodeName, String)| {
+        let (name, peer_addr, http_addr) = (name.clone(), addr.clone(), String::new());
+        MemberConfig { id: *id, name, peer_addr, http_addr }
+    };
+    identity.members.iter().map(member).collect()
+}
+
 fn options(config: &Config, identity: &Identity, environment: Environment, peer: PeerListen) -> Options {
-    let members = identity.members.iter().map(|(id, name, addr)| MemberConfig {
-        id: *id,
-        name: name.clone(),
-        peer_addr: addr.clone(),
-        http_addr: String::new(),
-    });
-    let mut options = Options::new(&config.cluster_id, identity.id, &config.data_dir, members.collect(), peer);
+    let members = first_members(identity);
+    let mut options = Options::new(&config.cluster_id, identity.id, &config.data_dir, members, peer);
     options.environment = environment;
     let (raft, detector) = (&config.raft, &config.detector);
     options.timing = Timing {
