@@ -29,6 +29,10 @@ demo *ARGS:
 api-fuzz *ARGS:
     scripts/api-fuzz.sh {{ ARGS }}
 
+# a cluster rolled from the version before to this one under load, and back; builds that version first
+mixed-version *ARGS:
+    scripts/mixed-version.sh {{ ARGS }}
+
 # an engine and a worker in Python over HTTP, against nodes that it starts; the engine and a node are killed
 python-example *ARGS:
     scripts/python-example.sh {{ ARGS }}

@@ -116,7 +116,6 @@ impl Setup {
         let (mut nodes, mut clients) = (Vec::new(), Vec::new());
         for (name, id) in NAMES.into_iter().zip(1..) {
             let http = free_port()?;
-            let mut environment: BTreeMap<String, String> = self.settings.iter().cloned().collect();
             let own = [
                 ("HOLDFAST_NODE_NAME", name.to_owned()),
                 ("HOLDFAST_CLUSTER_ID", "test".to_owned()),
@@ -125,7 +124,8 @@ impl Setup {
                 ("HOLDFAST_PEER_LISTEN", format!("127.0.0.1:{}", peer_ports[&id])),
                 ("HOLDFAST_SHARD_COUNT", SHARDS.to_string()),
             ];
-            environment.extend(own.map(|(variable, value)| (variable.to_owned(), value)));
+            let mut environment: BTreeMap<String, String> = own.map(|(key, value)| (key.to_owned(), value)).into();
+            environment.extend(self.settings.iter().cloned());
             let node =
                 NodeProcess::new(NodeName::new(name)?, id, http, folder.path().join(name), self.program, environment)?;
             clients.push(Client::new([&node.url])?);

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -27,6 +27,8 @@ pub struct Process {
     pub label: String,
     folder: PathBuf,
     program: Program,
+    /// Another executable than the program's own.
+    executable: Option<PathBuf>,
     environment: BTreeMap<String, String>,
     child: Mutex<Option<Child>>,
 }
@@ -83,6 +85,11 @@ impl NodeProcess {
         fs::remove_dir_all(self.data()).context("wiping")
     }
 
+    /// Has the next start run this executable, or (`None`) the one under test.
+    pub fn run(&mut self, executable: Option<PathBuf>) {
+        self.process.executable = executable;
+    }
+
     /// Changes a setting for the next start.
     pub fn set(&mut self, variable: &str, value: &str) {
         self.process.environment.insert(variable.to_owned(), value.to_owned());
@@ -101,7 +108,7 @@ impl Process {
         environment: BTreeMap<String, String>,
     ) -> Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { label, folder, program, environment, child: Mutex::new(None) })
+        Ok(Self { label, folder, program, executable: None, environment, child: Mutex::new(None) })
     }
 
     fn log(&self) -> PathBuf {
@@ -119,7 +126,7 @@ impl Process {
     pub fn start(&self) -> Result<()> {
         let mut child = self.child.lock();
         ensure!(child.is_none(), "{} runs already", self.label);
-        let program = self.program.path()?;
+        let program = self.executable.clone().map_or_else(|| self.program.path(), Ok)?;
         let mut command = Command::new(&program);
         command
             .args(self.program.arguments())
@@ -129,6 +136,34 @@ impl Process {
             .stderr(append_to(&self.log())?);
         *child = Some(command.spawn().with_context(|| format!("{} does not start", program.display()))?);
         Ok(())
+    }
+
+    /// Runs `holdfast` to its end with this process's settings, as an operator does beside it; what it printed.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub fn succeeds(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.perform(arguments)?;
+        ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs `holdfast` to its end, which has to fail; what it said.
+    ///
+    /// # Errors
+    /// When it succeeds, or is killed.
+    pub fn fails(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.perform(arguments)?;
+        let failed = output.status.code().is_some_and(|code| code != 0);
+        ensure!(failed, "{arguments:?}: {}, {}", output.status, String::from_utf8_lossy(&output.stdout));
+        Ok(String::from_utf8(output.stderr)?)
+    }
+
+    fn perform(&self, arguments: &[&str]) -> Result<Output> {
+        let program = Program::Holdfast.path()?;
+        let mut command = Command::new(&program);
+        command.args(arguments).envs(&self.environment).current_dir(&self.folder).stdin(Stdio::null());
+        command.output().with_context(|| format!("{} does not start", program.display()))
     }
 
     /// SIGKILL, and waits until the process is gone.

@@ -46,6 +46,11 @@ impl Ledger {
         self.0.lock().entry(workflow.clone()).or_default().insert(mark.to_owned(), told);
     }
 
+    /// The writes that are entered so far.
+    pub fn copy(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
+
     /// How many acknowledged writes there are.
     pub fn written(&self) -> usize {
         let entries = self.0.lock();

@@ -5,6 +5,7 @@
 
 mod adoption;
 mod any_node;
+mod backup;
 mod bad_starts;
 mod capstone;
 mod chaos;

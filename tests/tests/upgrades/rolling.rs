@@ -1,0 +1,58 @@
+//! A cluster is rolled, node by node and under load, from the program of the version before to this one, back, and forward
+//! again. `HOLDFAST_PREVIOUS_PROGRAM` names that program; `scripts/mixed-version.sh` builds it.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use holdfast_tests::check;
+use holdfast_tests::cluster::Setup;
+use holdfast_tests::load::{self, Load};
+use holdfast_tests::wait::{LONG, wait_until};
+
+/// Acknowledged writes between two steps.
+const WRITES: u64 = 30;
+
+async fn grown(load: &Load) -> Result<()> {
+    let before = load.written();
+    wait_until("the load goes on", LONG, async || {
+        let written = load.written() - before;
+        ensure!(written >= WRITES, "{written} writes");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_rolled_from_the_version_before_to_this_one_and_back() -> Result<()> {
+    let Some(previous) = std::env::var_os("HOLDFAST_PREVIOUS_PROGRAM").map(PathBuf::from) else {
+        eprintln!("skipped: no program of the version before; scripts/mixed-version.sh builds it and comes back");
+        return Ok(());
+    };
+    ensure!(previous.exists(), "{} is not there", previous.display());
+    let mut cluster = Setup::plain().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 150).prepare().await?;
+    for node in &mut cluster.nodes {
+        node.run(Some(previous.clone()));
+        node.start()?;
+    }
+    cluster.whole().await?;
+    let urls: Vec<String> = cluster.nodes.iter().map(|node| node.url.clone()).collect();
+    let load = Load::start(&urls.iter().map(String::as_str).collect::<Vec<_>>(), 3)?;
+    for program in [None, Some(&previous), None] {
+        for node in 0..cluster.nodes.len() {
+            grown(&load).await?;
+            ensure!(cluster.nodes[node].stop(LONG).await?.success(), "a stop in good order");
+            cluster.nodes[node].run(program.cloned());
+            cluster.nodes[node].start()?;
+            cluster.whole().await?;
+        }
+        grown(&load).await?;
+    }
+    let ledger = load.stop().await?;
+    let client = cluster.any()?;
+    let tally = ledger.check(&client).await?;
+    println!("three rolls over three nodes: {tally:?}");
+    load::drain(&client, &ledger).await?;
+    let clients: Vec<_> = (0..cluster.nodes.len()).map(|node| cluster.client(node).clone()).collect();
+    check::state::same_on_all(&clients).await?;
+    cluster.finish().await
+}
