@@ -28,7 +28,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Creates a directory and its parents; their names are durable on return. No error when it is there.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes created, renamed and removed names in a directory durable.
+    /// Makes created, renamed and removed names in a directory durable. Its errors are those of [`DiskFile::sync_data`].
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Locks a file (made when missing) until what is returned is dropped, or the process ends, however that ends; an
     /// error of the kind `WouldBlock` when somebody has it.
@@ -54,7 +54,8 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Extends to `len` with reserved space, so that later writes inside cannot run out of it.
     fn allocate(&self, len: u64) -> io::Result<()>;
-    /// Makes the contents durable.
+    /// Makes the contents durable. An error is never of the kind `StorageFull`, which says that a thing can be tried again:
+    /// of what was to be synced nothing is known any more.
     fn sync_data(&self) -> io::Result<()>;
 }
 
@@ -100,17 +101,20 @@ impl Disk for RealDisk {
 
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
-        let mut missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
+        let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
         fs::create_dir_all(dir)?;
-        // Without one that was there: an earlier process may have made it and not come to the sync.
-        if missing.is_empty() {
-            missing.push(dir);
+        missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))?;
+        // The one that was there: an earlier process may have made it, and not come to the sync.
+        let found = dir.ancestors().nth(missing.len()).map_or(Ok(()), |found| sync_parent(self, found));
+        match found {
+            // Who may not read what is above it has not made it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            found => found,
         }
-        missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::File::open(dir)?.sync_all()
+        fs::File::open(dir)?.sync_all().map_err(failed_sync)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
@@ -158,7 +162,15 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.sync_data().map_err(failed_sync)
+    }
+}
+
+/// A failed sync cannot be tried again, not even one that failed for want of space.
+pub(crate) fn failed_sync(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull => io::Error::other(format!("a sync failed: {error}")),
+        _ => error,
     }
 }
 
@@ -178,6 +190,16 @@ impl Poison {
     /// Why storage has stopped, if it has.
     pub fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
+    }
+
+    /// Records a failure that nothing can be acknowledged after: any but a full disk, where things can be tried again.
+    pub(crate) fn guard<T>(&self, doing: &str, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::StorageFull
+        {
+            self.strike(doing, error);
+        }
+        result
     }
 
     /// Records a failure; the first one stays.

@@ -5,9 +5,9 @@
 //! is, down to single sectors of a write and single names. [`FaultDisk::kill`] gives it as a killed process leaves it.
 //! Everything that is drawn is drawn from seeds, so a run repeats itself.
 //!
-//! [`FaultDisk::fail_after`] makes the n-th change fail, of any kind or of one. A sync that fails loses what it was to
-//! make durable, as a kernel does: the next sync succeeds and has nothing to write. [`FaultDisk::set_capacity`] makes the
-//! disk run full.
+//! [`FaultDisk::fail_after`] makes the n-th change fail, of any kind or of one. A sync of a file that fails loses what it
+//! was to make durable, as a kernel does: readers still see it, the next sync succeeds and has nothing to write. (Names are
+//! a journal's business: they wait for the next sync.) [`FaultDisk::set_capacity`] makes the disk run full.
 
 mod media;
 mod random;
@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::{Disk, DiskFile, DiskLock, sync_parent};
+use crate::disk::{Disk, DiskFile, DiskLock, failed_sync, sync_parent};
 use media::{Media, Node, Place};
 pub use random::Random;
 
@@ -28,8 +28,10 @@ pub enum Change {
     Create,
     /// Bytes are written.
     Write,
-    /// A file is cut, extended, or given space.
+    /// A file is given space.
     Length,
+    /// A file is cut.
+    Cut,
     /// A file is given another name.
     Rename,
     /// A file is removed.
@@ -210,9 +212,9 @@ impl Contents {
 
     /// Makes a file longer, if there is space; shorter always.
     fn set_len(&mut self, inode: u64, len: u64) -> io::Result<()> {
-        self.change(Change::Length)?;
-        let file = self.media.inode(inode);
-        if len.saturating_sub(file.now.len() as u64) > self.free() {
+        let more = len.saturating_sub(self.media.inode(inode).now.len() as u64);
+        self.change(if more > 0 { Change::Length } else { Change::Cut })?;
+        if more > self.free() {
             self.failed += 1;
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -267,9 +269,8 @@ impl Disk for FaultDisk {
             contents.change(Change::Create)?;
             contents.media.create_dir(dir);
         }
-        if missing.is_empty() {
-            missing.push(dir);
-        }
+        // And the one that was there: an earlier process may have made it, and not come to the sync.
+        missing.extend(dir.ancestors().nth(missing.len()));
         missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))
     }
 
@@ -277,14 +278,9 @@ impl Disk for FaultDisk {
         // Names without a directory in front of them are in the one that has no name here.
         let dir = if dir == Path::new(".") { Path::new("") } else { dir };
         let mut contents = self.contents();
-        let allowed = contents.change(Change::SyncDir);
-        let (seed, stopped) = (contents.failed, contents.stopped);
-        match &allowed {
-            Ok(()) => contents.media.sync_dir(dir),
-            Err(_) if !stopped => contents.media.lose_names(dir, &mut Random(seed)),
-            Err(_) => {}
-        }
-        allowed
+        contents.change(Change::SyncDir).map_err(failed_sync)?;
+        contents.media.sync_dir(dir);
+        Ok(())
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
@@ -358,6 +354,6 @@ impl DiskFile for FaultFile {
             Err(_) if !stopped => file.lose_unsynced(&mut Random(seed)),
             Err(_) => {}
         }
-        allowed
+        allowed.map_err(failed_sync)
     }
 }

@@ -17,6 +17,8 @@
 //! synced before, so storage stops for good (see [`disk::Poison`]).
 
 pub mod backup;
+#[cfg(test)]
+mod crash;
 pub mod data_dir;
 pub mod disk;
 pub mod error;

@@ -36,10 +36,11 @@ use std::thread::{self, JoinHandle};
 
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
-use crate::ids::{LogId, LogRecord, Vote};
+use crate::ids::{FIRST_INDEX, LogId, LogRecord, Vote};
 use mark::{Committed, Mark, VOTE_FILE};
 pub use record::PAYLOAD_MAX;
 use scan::Scan;
+use segment::Segment;
 use shared::{Shared, report};
 use tail::Tail;
 use writer::{Op, Writer};
@@ -209,21 +210,27 @@ impl Log {
         }
     }
 
-    /// Writes and reports what waits, where no thread of the log's own does; true if anything waited.
+    /// Writes and reports what waits, where no thread of the log's own does; true if anything waited. On a full disk the rest
+    /// goes on waiting, until this is called again.
     pub fn drive(&self) -> bool {
         let Engine::Here(writer, _) = &self.engine else { return false };
-        let mut completions = Vec::new();
-        {
-            // Taken under the writer's lock, so that what is taken first is written first.
-            let mut writer = lock(writer);
-            let mut ops = self.shared.take();
-            while !ops.is_empty() {
-                completions.extend(writer.perform(&mut ops));
+        let mut any = false;
+        // Let go of before the reports, which may come back here.
+        loop {
+            let mut completions = Vec::new();
+            let left = {
+                let mut writer = lock(writer);
+                let mut ops = self.shared.take();
+                any |= !ops.is_empty();
+                let left = self.shared.work(&mut writer, &mut ops, &mut completions);
+                self.shared.put_back(ops);
+                left
+            };
+            report(completions);
+            if !left || self.is_full() {
+                return any;
             }
         }
-        let any = !completions.is_empty();
-        report(completions);
-        any
     }
 
     /// The entries `from..to`, without a gap, cut at the end of the log; an error when `from` was purged.
@@ -274,6 +281,13 @@ impl Log {
             // The receiver waits below until this is sent.
             let _ = sender.send(result);
         })));
+        if matches!(self.engine, Engine::Here(..)) {
+            return receiver.try_recv().unwrap_or_else(|_| {
+                // Nobody else would perform it while the caller waits.
+                self.shared.withdraw();
+                Err(io::ErrorKind::StorageFull.into())
+            });
+        }
         receiver.recv().unwrap_or_else(|_| Err(io::Error::other("the log writer has stopped")))
     }
 
@@ -336,10 +350,22 @@ fn repair(disk: &dyn Disk, dir: &Path, config: &LogConfig, scan: &Scan) -> io::R
     if scan.torn_bytes > 0 {
         let (file, bytes) = (segment.path.display(), scan.torn_bytes);
         tracing::warn!(%file, offset = segment.end, bytes, "cut a torn, never acknowledged write off the log");
-        segment.file.set_len(segment.end)?;
     }
+    segment.file.set_len(segment.end)?;
+    rewrite_unsure(scan, segment)?;
     segment.file.allocate(config.segment_bytes.max(segment.end))?;
     segment.file.sync_data()
+}
+
+/// Writes again what is not known to have been synced. The process before may have ended because a sync had failed: the
+/// kernel then shows what it could not write, takes it for written, and a sync alone would make nothing durable.
+fn rewrite_unsure(scan: &Scan, segment: &Segment) -> io::Result<()> {
+    let start = segment.offset_of(scan.mark.durable.map_or(FIRST_INDEX, |durable| durable + 1));
+    let mut bytes = vec![0; usize::try_from(segment.end - start).map_err(io::Error::other)?];
+    match segment.file.read_at(start, &mut bytes)? {
+        count if count < bytes.len() => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => segment.file.write_at(start, &bytes),
+    }
 }
 
 /// Locks, also after a panic of another holder: what these locks guard is never left half changed.

@@ -135,9 +135,9 @@ impl Snapshots {
             match builder.step() {
                 Ok(Some(rows)) => match writer.add(&rows) {
                     Ok(()) => {}
-                    Err(error) => break Err(error),
+                    Err(error) => break self.poison.guard("writing a snapshot", Err(error)),
                 },
-                Ok(None) => break writer.finish(),
+                Ok(None) => break self.poison.guard("writing a snapshot", writer.finish()),
                 Err(error) => break Err(io::Error::other(error)),
             }
         };
@@ -157,8 +157,9 @@ impl Snapshots {
     /// Gives a finished file its name, and removes the older ones.
     fn keep(&self, temporary: &Path, path: &Path) -> io::Result<()> {
         self.poison.check()?;
-        self.disk.rename(temporary, path)?;
-        self.disk.sync_dir(&self.dir)?;
+        // After a failure here the snapshot may be found and not be durable.
+        let named = self.disk.rename(temporary, path).and_then(|()| self.disk.sync_dir(&self.dir));
+        self.poison.guard("naming a snapshot", named)?;
         let newest = path.file_name().map(|name| name.to_string_lossy().into_owned());
         for name in self.names()? {
             if newest.as_ref().is_some_and(|newest| name < *newest) {

@@ -118,11 +118,17 @@ impl State {
     /// after a crash the state is as of some commit, and as of this one or later once [`State::sync`] has returned.
     pub fn commit(&self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) -> Result<(), StorageError> {
         let committing = |error| StorageError::io("committing to", &self.shared.root, error);
-        let is_due = self.shared.commit(writes, applied, membership).map_err(committing)?;
-        if is_due && self.flusher.is_none() {
-            self.shared.flush(&mut self.shared.base()).map_err(committing)?;
+        let flush = || self.shared.flush(&mut self.shared.base()).map(drop);
+        if self.flusher.is_none() && self.shared.overlay().is_full() {
+            flush().map_err(committing)?;
         }
-        Ok(())
+        let is_due = self.shared.commit(writes, applied, membership).map_err(committing)?;
+        let flushed = if is_due && self.flusher.is_none() { flush() } else { Ok(()) };
+        match flushed {
+            // The rows are here to be read; they are written when there is space.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+            flushed => flushed.map_err(committing),
+        }
     }
 
     /// Makes the state durable; returns the applied id up to which it is.
@@ -171,7 +177,8 @@ impl State {
         let root = &self.shared.root;
         self.shared.poison.check().map_err(|error| StorageError::io("installing in", root, error))?;
         let number = self.shared.current().number + 1;
-        let generation = switch::switch(&self.shared.disk, root, number, Some(snapshot), &self.config)?;
+        let generation =
+            switch::switch(&self.shared.disk, root, number, Some(snapshot), &self.config, &self.shared.poison)?;
         self.shared.replace(generation)
     }
 
@@ -182,12 +189,13 @@ impl State {
         root: &Path,
         snapshot: Option<&SnapshotFile>,
         config: &StateConfig,
+        poison: &Poison,
     ) -> Result<(), StorageError> {
         let restoring = |error| StorageError::io("restoring", root, error);
         disk.create_dir(root).map_err(restoring)?;
         let names = disk.list(root).map_err(restoring)?;
         let newest = names.iter().filter_map(|name| Generation::number_in(name)).max();
-        switch::switch(disk, root, newest.unwrap_or(0) + 1, snapshot, config)?;
+        switch::switch(disk, root, newest.unwrap_or(0) + 1, snapshot, config, poison)?;
         OpenMark::remove(&**disk, root).map_err(restoring)
     }
 }

@@ -155,20 +155,9 @@ impl Media {
     }
 
     pub(super) fn sync_dir(&mut self, dir: &Path) {
-        for change in self.take_names(dir) {
+        for change in self.pending_names.extract_if(.., |change| change.dir == dir) {
             change.apply(&mut self.durable_names);
         }
-    }
-
-    /// What a failed sync does: some changes are durable, and of the others nobody knows any more.
-    pub(super) fn lose_names(&mut self, dir: &Path, random: &mut Random) {
-        for change in survivors(self.take_names(dir), random) {
-            change.apply(&mut self.durable_names);
-        }
-    }
-
-    fn take_names(&mut self, dir: &Path) -> Vec<NameChange> {
-        self.pending_names.extract_if(.., |change| change.dir == dir).collect()
     }
 
     pub(super) fn lose_power(&mut self, random: &mut Random) {

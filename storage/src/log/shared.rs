@@ -7,11 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use super::tail::Tail;
-use super::writer::{Completion, Op, Writer};
+use super::writer::{Completion, Full, Op, Writer};
 use super::{LogStats, lock};
 
 /// How long the log must be idle before the durable mark is brought up to date.
 const IDLE_BEFORE_MARK: Duration = Duration::from_secs(1);
+
+/// How often a full disk is tried again.
+const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -78,6 +81,18 @@ impl Shared {
         std::mem::take(&mut lock(&self.queue).ops)
     }
 
+    /// Lets operations wait again, in front of those that have come meanwhile.
+    pub(super) fn put_back(&self, mut ops: VecDeque<Op>) {
+        let mut queue = lock(&self.queue);
+        ops.append(&mut queue.ops);
+        queue.ops = ops;
+    }
+
+    /// Takes the newest operation back; what it is of is the caller's business.
+    pub(super) fn withdraw(&self) {
+        lock(&self.queue).ops.pop_back();
+    }
+
     /// Refuses what waits and all that comes: the writer's thread is gone.
     pub(super) fn abandon(&self) {
         let ops = {
@@ -111,14 +126,28 @@ impl Shared {
         loop {
             match self.next(writer.mark_is_behind()) {
                 Next::Work(mut ops) => {
-                    while !ops.is_empty() {
-                        report(writer.perform(&mut ops));
+                    let mut left = true;
+                    while left {
+                        let mut completions = Vec::new();
+                        left = self.work(&mut writer, &mut ops, &mut completions);
+                        report(completions);
+                        if self.is_full() && !self.wait_for_space() {
+                            report(writer.abandon());
+                            return ops.into_iter().for_each(Op::refuse);
+                        }
                     }
                 }
                 Next::Idle => writer.refresh_mark(),
                 Next::Closed => return writer.refresh_mark(),
             }
         }
+    }
+
+    /// Performs operations to the end of a group; true if any are left.
+    pub(super) fn work(&self, writer: &mut Writer, ops: &mut VecDeque<Op>, ended: &mut Vec<Completion>) -> bool {
+        let performed = writer.perform(ops, ended);
+        self.note_space(performed.is_ok());
+        !ops.is_empty() || matches!(performed, Err(Full))
     }
 
     fn next(&self, mark_is_behind: bool) -> Next {
@@ -143,18 +172,16 @@ impl Shared {
     }
 
     /// Waits a little for a full disk to get space; false when the log is being closed.
-    pub(super) fn wait_for_space(&self, pause: Duration) -> bool {
-        if !self.full.swap(true, Ordering::Relaxed) {
-            tracing::error!("the disk is full: the log waits for space");
-        }
-        thread::sleep(pause);
+    fn wait_for_space(&self) -> bool {
+        thread::sleep(FULL_DISK_RETRY);
         !lock(&self.queue).closing
     }
 
-    pub(super) fn has_space(&self) {
-        if self.full.load(Ordering::Relaxed) {
-            self.full.store(false, Ordering::Relaxed);
-            tracing::info!("the log no longer waits for space");
+    fn note_space(&self, has_space: bool) {
+        match (self.full.swap(!has_space, Ordering::Relaxed), has_space) {
+            (false, false) => tracing::error!("the disk is full: the log waits for space"),
+            (true, true) => tracing::info!("the log no longer waits for space"),
+            _ => {}
         }
     }
 

@@ -58,5 +58,3 @@ fn all(log: &Log) -> Vec<LogRecord> {
     let first = log.purged().map_or(FIRST_INDEX, |purged| purged.index + 1);
     log.read(first..u64::MAX).unwrap()
 }
-
-use crate::ids::FIRST_INDEX;

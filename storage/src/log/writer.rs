@@ -7,13 +7,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::mark::Mark;
 use super::record;
 use super::segment::{SEGMENT_HEADER, Segment, SegmentHeader};
 use super::shared::Shared;
-use super::{Done, LogConfig, LogWriter};
+use super::{Done, LogConfig};
 use crate::disk::{Disk, DiskFile, Poison};
 use crate::ids::{FIRST_INDEX, LogId, LogRecord, Vote};
 
@@ -22,9 +21,6 @@ const GROUP_BYTES_MAX: usize = 8 << 20;
 
 /// A buffer that one huge group has blown up is not kept.
 const BUFFER_BYTES_KEPT: usize = 16 << 20;
-
-/// How often a full disk is tried again.
-const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// One queued operation.
 pub(super) enum Op {
@@ -35,13 +31,21 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Reports that the operation was not performed, because the writer is gone.
-    pub(super) fn refuse(self) {
+    fn into_done(self) -> Done {
         let (Op::Append { done, .. } | Op::Truncate { done, .. } | Op::Purge { done, .. } | Op::Vote { done, .. }) =
             self;
-        done(Err(io::Error::other("the log writer has stopped")));
+        done
+    }
+
+    /// Reports that the operation was not performed, because the writer is gone.
+    pub(super) fn refuse(self) {
+        self.into_done()(Err(io::Error::other("the log writer has stopped")));
     }
 }
+
+/// The disk is full: what is left is to be performed again, as it is, when there may be space.
+#[derive(Debug)]
+pub(super) struct Full;
 
 /// An operation that has ended, to be reported.
 pub(super) type Completion = (Done, io::Result<()>);
@@ -73,6 +77,8 @@ pub(super) struct Writer {
     offsets: Vec<u32>,
     last_staged: Option<u64>,
     waiting: Vec<Done>,
+    /// The newest segment is not in the vote file yet; nothing may be staged for it before.
+    owes_mark: bool,
 }
 
 impl Writer {
@@ -105,53 +111,80 @@ impl Writer {
             offsets: Vec::new(),
             last_staged: None,
             waiting: Vec::new(),
+            owes_mark: false,
         }
     }
 
-    /// Performs operations from the front of `ops`, up to the end of one group; returns what to report, in order.
-    pub(crate) fn perform(&mut self, ops: &mut VecDeque<Op>) -> Vec<Completion> {
-        let mut completions = Vec::new();
+    /// Performs operations from the front of `ops`, up to the end of one group, and adds what has ended to `completions`,
+    /// in order. When the disk is full, `ops` begins with the first operation that has not ended.
+    pub(crate) fn perform(&mut self, ops: &mut VecDeque<Op>, completions: &mut Vec<Completion>) -> Result<(), Full> {
         while let Some(op) = ops.pop_front() {
-            match op {
-                Op::Append { records, done } => {
-                    self.stage(&records);
-                    self.waiting.push(done);
-                    if self.buffer.len() >= GROUP_BYTES_MAX {
-                        break;
+            let result = match op {
+                Op::Append { mut records, done } => match self.stage(&mut records) {
+                    Ok(()) => {
+                        self.waiting.push(done);
+                        if self.buffer.len() >= GROUP_BYTES_MAX {
+                            break;
+                        }
+                        continue;
                     }
+                    Err(Full) => {
+                        // What was staged before has been written, unless that is what there is no space for.
+                        if self.buffer.is_empty() {
+                            self.settle(completions)?;
+                        }
+                        ops.push_front(Op::Append { records, done });
+                        return Err(Full);
+                    }
+                },
+                Op::Truncate { after, .. } => self.between_groups(completions, |w| w.truncate(after)),
+                Op::Purge { upto, .. } => self.between_groups(completions, |w| w.purge(upto)),
+                Op::Vote { vote, .. } => self.between_groups(completions, |w| w.vote(vote)),
+            };
+            match result {
+                Err(error) if is_full(&error) => {
+                    ops.push_front(op);
+                    return Err(Full);
                 }
-                Op::Truncate { after, done } => self.between_groups(done, &mut completions, |w| w.truncate(after)),
-                Op::Purge { upto, done } => self.between_groups(done, &mut completions, |w| w.purge(upto)),
-                Op::Vote { vote, done } => self.between_groups(done, &mut completions, |w| w.vote(vote)),
+                result => completions.push((op.into_done(), result)),
             }
         }
-        self.settle(&mut completions);
-        completions
+        self.settle(completions)
     }
 
     fn between_groups(
         &mut self,
-        done: Done,
         completions: &mut Vec<Completion>,
         work: impl FnOnce(&mut Writer) -> io::Result<()>,
-    ) {
-        self.settle(completions);
-        let result = self.poison.check().and_then(|()| work(self));
-        completions.push((done, result));
+    ) -> io::Result<()> {
+        self.settle(completions).map_err(|Full| io::ErrorKind::StorageFull)?;
+        self.poison.check()?;
+        work(self)
     }
 
-    /// Adds records to the group. A failure poisons, and is reported when the group is settled.
-    fn stage(&mut self, records: &[LogRecord]) {
-        if self.poison.reason().is_some() {
-            return;
+    /// Adds records to the group, and takes from `records` those that are in it. A failure poisons, and is reported when
+    /// the group is settled.
+    fn stage(&mut self, records: &mut Vec<LogRecord>) -> Result<(), Full> {
+        for position in 0..records.len() {
+            if self.poison.reason().is_some() {
+                return Ok(());
+            }
+            match self.stage_one(&records[position]) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => {
+                    records.drain(..position);
+                    return Err(Full);
+                }
+                Err(error) => self.poison.strike("writing the log", &error),
+            }
         }
-        let staged = records.iter().try_for_each(|record| self.stage_one(record));
-        if let Err(error) = staged {
-            self.poison.strike("writing the log", &error);
-        }
+        Ok(())
     }
 
     fn stage_one(&mut self, record: &LogRecord) -> io::Result<()> {
+        if self.owes_mark {
+            self.save_mark(self.mark)?;
+        }
         let size = record::size(record.payload.len()) as u64;
         let fits = self.head.as_ref().is_some_and(|head| {
             let end = head.end + self.buffer.len() as u64;
@@ -171,13 +204,23 @@ impl Writer {
     }
 
     /// Ends the group: one write, one sync, then all who wait for it.
-    fn settle(&mut self, completions: &mut Vec<Completion>) {
+    fn settle(&mut self, completions: &mut Vec<Completion>) -> Result<(), Full> {
         if self.poison.reason().is_none()
             && let Err(error) = self.flush()
         {
+            if is_full(&error) {
+                return Err(Full);
+            }
             self.poison.strike("writing the log", &error);
         }
         completions.extend(self.waiting.drain(..).map(|done| (done, self.poison.check())));
+        Ok(())
+    }
+
+    /// What waits for a group that will not be written.
+    pub(super) fn abandon(&mut self) -> Vec<Completion> {
+        let refused = |done| (done, Err(io::ErrorKind::StorageFull.into()));
+        self.waiting.drain(..).map(refused).collect()
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -204,28 +247,37 @@ impl Writer {
         let capacity = self.config.segment_bytes.max(SEGMENT_HEADER as u64 + size);
         let salt = uuid::Uuid::new_v4().as_u64_pair().1;
         let header = SegmentHeader { first, salt, chain: self.chain };
-        let segment = self.until_space(|w| Segment::create(&*w.disk, &w.dir, header, capacity))?;
+        let segment = Segment::create(&*self.disk, &self.dir, header, capacity)?;
         self.head = Some(Head::of(&segment, capacity));
         self.shared.tail().segments.push(segment);
         self.mark.newest = Some(first);
-        self.save_mark()
+        self.owes_mark = true;
+        self.save_mark(self.mark)
     }
 
-    /// Writes the vote file, with the durable mark as it is now.
-    fn save_mark(&mut self) -> io::Result<()> {
-        self.mark.durable = self.durable;
-        let saved = self.until_space(|w| w.mark.save(&*w.disk, &w.dir));
-        if let Err(error) = &saved {
-            self.poison.strike("writing the log's vote file", error);
+    /// Writes the vote file, with the durable mark as it is now. A full disk leaves all as it was.
+    fn save_mark(&mut self, mark: Mark) -> io::Result<()> {
+        let mark = Mark { durable: self.durable, ..mark };
+        match mark.save(&*self.disk, &self.dir) {
+            Ok(()) => {
+                self.mark = mark;
+                self.owes_mark = false;
+                Ok(())
+            }
+            Err(error) => {
+                if !is_full(&error) {
+                    self.poison.strike("writing the log's vote file", &error);
+                }
+                Err(error)
+            }
         }
-        saved
     }
 
     /// Brings the durable mark up to date when it is behind: when the log is idle, and when it is closed.
     pub(crate) fn refresh_mark(&mut self) {
         if self.mark_is_behind() {
-            // A failure has poisoned storage; the next operation reports it.
-            let _ = self.save_mark();
+            // A failure has poisoned storage, which the next operation reports; a full disk is tried again.
+            let _ = self.save_mark(self.mark);
         }
     }
 
@@ -234,15 +286,14 @@ impl Writer {
     }
 
     fn vote(&mut self, vote: Vote) -> io::Result<()> {
-        self.mark.vote = Some(vote);
-        self.save_mark()?;
+        self.save_mark(Mark { vote: Some(vote), ..self.mark })?;
         self.shared.tail().vote = Some(vote);
         Ok(())
     }
 
     fn truncate(&mut self, after: Option<LogId>) -> io::Result<()> {
         let next = after.map_or(FIRST_INDEX, |id| id.index + 1);
-        {
+        let newest = {
             let tail = self.shared.tail();
             if next >= tail.next_index() {
                 return Ok(());
@@ -250,12 +301,11 @@ impl Writer {
             if tail.purged.is_some_and(|purged| next <= purged.index) {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "purged entries cannot be truncated"));
             }
-            self.mark.newest =
-                tail.segments.iter().rev().map(|segment| segment.header.first).find(|first| *first < next);
-        }
+            tail.segments.iter().rev().map(|segment| segment.header.first).find(|first| *first < next)
+        };
         // The mark goes down before the entries go: a crash in between must not look like a lost tail.
         self.durable = next.checked_sub(1);
-        self.save_mark()?;
+        self.save_mark(Mark { newest, ..self.mark })?;
         let (dropped, kept) = {
             let mut tail = self.shared.tail();
             let dropped = tail.truncate(after);
@@ -272,14 +322,19 @@ impl Writer {
     fn cut(&mut self, dropped: &[Segment], kept: Option<&Segment>, after: Option<LogId>) -> io::Result<()> {
         for segment in dropped.iter().rev() {
             self.disk.remove(&segment.path)?;
+            // One by one: nothing says in which order the names would go.
+            self.disk.sync_dir(&self.dir)?;
         }
-        self.disk.sync_dir(&self.dir)?;
         self.head = None;
         let (Some(segment), Some(after)) = (kept, after) else { return Ok(()) };
         segment.file.set_len(segment.end)?;
         segment.file.sync_data()?;
         let capacity = self.config.segment_bytes.max(segment.end);
-        self.until_space(|_| segment.file.allocate(capacity))?;
+        let capacity = match segment.file.allocate(capacity) {
+            // The next entry begins a new segment, when there is space for one.
+            Err(error) if is_full(&error) => segment.end,
+            allocated => allocated.map(|()| capacity)?,
+        };
         self.chain = match segment.offsets.last() {
             Some(_) => read_crc(&*segment.file, segment.offset_of(after.index))?,
             None => segment.header.chain,
@@ -289,18 +344,15 @@ impl Writer {
     }
 
     fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        {
+        let newest = {
             let tail = self.shared.tail();
             if tail.purged.is_some_and(|purged| purged.index >= upto.index) {
                 return Ok(());
             }
-            if tail.droppable(upto) == tail.segments.len() {
-                self.mark.newest = None;
-            }
-        }
-        self.mark.purged = Some(upto);
+            self.mark.newest.filter(|_| tail.droppable(upto) < tail.segments.len())
+        };
         self.durable = self.durable.max(Some(upto.index));
-        self.save_mark()?;
+        self.save_mark(Mark { purged: Some(upto), newest, ..self.mark })?;
         let dropped = {
             let mut tail = self.shared.tail();
             let dropped = tail.purge(upto);
@@ -321,26 +373,17 @@ impl Writer {
         }
         synced
     }
-
-    /// Tries again while the disk is full: the log stalls, is not poisoned, and goes on when there is space.
-    fn until_space<T>(&mut self, mut work: impl FnMut(&mut Writer) -> io::Result<T>) -> io::Result<T> {
-        let mut result = work(self);
-        while let Err(error) = &result
-            && error.kind() == io::ErrorKind::StorageFull
-            && self.config.writer == LogWriter::Thread
-            && self.shared.wait_for_space(FULL_DISK_RETRY)
-        {
-            result = work(self);
-        }
-        self.shared.has_space();
-        result
-    }
 }
 
 impl Head {
     fn of(segment: &Segment, capacity: u64) -> Head {
         Head { file: Arc::clone(&segment.file), salt: segment.header.salt, end: segment.end, capacity }
     }
+}
+
+/// Whether there was no space, and nothing but that: a failed sync is never of this kind (see [`DiskFile::sync_data`]).
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StorageFull
 }
 
 /// The crc of the record at `offset`.

@@ -135,10 +135,11 @@ impl SnapshotReceiver {
     /// Adds the next bytes of the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
-        self.file.write_at(self.end, bytes).map_err(writing)?;
+        let poison = &self.snapshots.poison;
+        poison.guard("receiving a snapshot", self.file.write_at(self.end, bytes)).map_err(writing)?;
         self.end += bytes.len() as u64;
         if self.end - self.synced >= SYNC_BYTES {
-            self.file.sync_data().map_err(writing)?;
+            poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
             self.synced = self.end;
         }
         Ok(())
@@ -147,7 +148,7 @@ impl SnapshotReceiver {
     /// Checks the whole file and gives it its name; durable on return, older snapshots are removed.
     pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
         let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
-        self.file.sync_data().map_err(writing)?;
+        self.snapshots.poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
         let received = SnapshotFile::open(&*self.snapshots.disk, &self.path)?;
         received.verify()?;
         let path = self.snapshots.dir.join(file_name(received.header.applied));

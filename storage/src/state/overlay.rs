@@ -38,13 +38,20 @@ pub(super) struct Layer {
     bytes: usize,
 }
 
+/// What the tree holds after a flush.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Flushed {
+    pub applied: Option<LogId>,
+    pub membership: Option<Vec<u8>>,
+}
+
 /// What the state is, as far as it is not in the tree yet.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     /// Where commits land.
     pub active: Layer,
-    /// What is just being written to the tree.
-    pub frozen: Option<Arc<Layer>>,
+    /// What is just being written to the tree, or has to wait for space there; and what the state was with it.
+    pub frozen: Option<(Arc<Layer>, Flushed)>,
     pub applied: Option<LogId>,
     pub installed: Option<LogId>,
     pub membership: Option<Vec<u8>>,
@@ -104,7 +111,7 @@ impl Overlay {
 
     /// The newest value of `key`; `None` when the tree has it, if anyone.
     pub(super) fn find(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        let frozen = || self.frozen.as_ref().and_then(|layer| layer.rows.get(key));
+        let frozen = || self.frozen.as_ref().and_then(|(layer, _)| layer.rows.get(key));
         self.active.rows.get(key).or_else(frozen).map(|slot| slot.value.clone())
     }
 
@@ -112,7 +119,7 @@ impl Overlay {
     pub(super) fn range(&self, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Vec<Recent> {
         let bounds = (Bound::Included(from), Bound::Excluded(to));
         let newer = self.active.rows.range::<[u8], _>(bounds);
-        let older = self.frozen.iter().flat_map(|layer| layer.rows.range::<[u8], _>(bounds));
+        let older = self.frozen.iter().flat_map(|(layer, _)| layer.rows.range::<[u8], _>(bounds));
         match direction {
             Direction::Up => newest(newer, older, direction, limit),
             Direction::Down => newest(newer.rev(), older.rev(), direction, limit),

@@ -4,6 +4,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use holdfast_machine::{ArchiveError, ArchiveResult, Writes};
 
@@ -11,13 +12,16 @@ use super::StateSummary;
 use super::cursor::Cursor;
 use super::generation::Generation;
 use super::layer_file::{self, StoredLayer};
-use super::overlay::{Layer, Overlay, Slot};
+use super::overlay::{Flushed, Layer, Overlay, Slot};
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
 use crate::keys;
 use crate::rows::{self, LargeRows};
+
+/// How often a full disk is tried again.
+const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// Rows that are written while a snapshot's cursor has to wait.
 const ROWS_PER_CURSOR_LOCK: usize = 64;
@@ -45,13 +49,6 @@ pub(super) struct Base {
     pub cursor: Option<Arc<Mutex<Cursor>>>,
 }
 
-/// What the tree holds after a flush.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Flushed {
-    pub applied: Option<LogId>,
-    pub membership: Option<Vec<u8>>,
-}
-
 impl Shared {
     pub(super) fn new(
         disk: Arc<dyn Disk>,
@@ -59,7 +56,7 @@ impl Shared {
         poison: Poison,
         generation: Generation,
     ) -> Result<Shared, StorageError> {
-        let (base, overlay) = recover(&*disk, &root, &generation)?;
+        let (base, overlay) = recover(&*disk, &root, &generation, &poison)?;
         Ok(Shared {
             disk,
             root,
@@ -111,9 +108,22 @@ impl Shared {
             }
             let closing = overlay.closing;
             drop(overlay);
-            if closing || self.flush(&mut self.base()).is_err() {
+            if closing {
                 return;
             }
+            match self.flush(&mut self.base()) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => self.wait_for_space(),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn wait_for_space(&self) {
+        tracing::error!("the disk is full: the state waits for space");
+        let overlay = self.overlay();
+        if !overlay.closing {
+            drop(self.due.wait_timeout(overlay, FULL_DISK_RETRY).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -125,6 +135,11 @@ impl Shared {
     /// Writes everything that is committed to the tree; durable on return. A failure poisons.
     pub(super) fn flush(&self, base: &mut Base) -> io::Result<Flushed> {
         self.poison.check()?;
+        // A layer that had to wait for space is first.
+        let waiting = self.overlay().frozen.clone();
+        if let Some((layer, flushed)) = waiting {
+            self.write_frozen(base, &layer, &flushed)?;
+        }
         match self.freeze() {
             (Some(layer), flushed) => self.write_frozen(base, &layer, &flushed).map(|()| flushed),
             (None, flushed) => Ok(flushed),
@@ -140,7 +155,7 @@ impl Shared {
         }
         overlay.is_ahead = false;
         let layer = Arc::new(std::mem::take(&mut overlay.active));
-        overlay.frozen = Some(Arc::clone(&layer));
+        overlay.frozen = Some((Arc::clone(&layer), flushed.clone()));
         (Some(layer), flushed)
     }
 
@@ -148,11 +163,11 @@ impl Shared {
         // sled meets some failures with a panic; waiting commits must hear of those too.
         let work = AssertUnwindSafe(|| self.write_layer(base, layer, flushed));
         let result = catch_unwind(work).unwrap_or_else(|_| Err(io::Error::other("sled has given up")));
-        match &result {
-            // After a failure the layer stays readable.
-            Err(error) => self.poison.strike("writing rows", error),
-            Ok(()) => self.overlay().frozen = None,
+        // After a failure the layer stays readable; after one for want of space it is written again later.
+        if result.is_ok() {
+            self.overlay().frozen = None;
         }
+        let result = self.poison.guard("writing rows", result);
         self.written.notify_all();
         result
     }
@@ -170,7 +185,7 @@ impl Shared {
 
     /// Lets another generation take over, with nothing of the old one left.
     pub(super) fn replace(&self, generation: Generation) -> Result<(), StorageError> {
-        let (new_base, new_overlay) = recover(&*self.disk, &self.root, &generation)?;
+        let (new_base, new_overlay) = recover(&*self.disk, &self.root, &generation, &self.poison)?;
         let mut base = self.base();
         let mut overlay = self.overlay();
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +198,20 @@ impl Shared {
 
 /// Opens a generation for use: finishes the layer whose writing was cut off, and makes durable what is there (a
 /// killed process leaves it to the kernel).
-fn recover(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(Base, Overlay), StorageError> {
+fn recover(
+    disk: &dyn Disk,
+    root: &Path,
+    generation: &Generation,
+    poison: &Poison,
+) -> Result<(Base, Overlay), StorageError> {
+    let recovered = read_back(disk, root, generation)?;
+    let synced = poison.guard("syncing a state", generation.sync());
+    synced.map_err(|error| StorageError::io("syncing", &generation.path, error))?;
+    Ok(recovered)
+}
+
+/// What a generation and the layer beside it say together; the layer's rows are in the tree on return.
+fn read_back(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(Base, Overlay), StorageError> {
     let path = &generation.path;
     let unreadable = |error: ArchiveError| StorageError::damaged(path, 0, error.0);
     let (mut base, mut overlay) = load(generation).map_err(unreadable)?;
@@ -200,7 +228,6 @@ fn recover(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(Bas
         base.applied = Some(applied);
         (overlay.applied, overlay.membership) = (Some(applied), membership);
     }
-    generation.sync().map_err(|error| StorageError::io("syncing", path, error))?;
     Ok((base, overlay))
 }
 
@@ -260,7 +287,7 @@ fn read_meta<T>(
 /// What an offline check finds: opens as a start would, and reads every row.
 pub(super) fn check(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<StateSummary, StorageError> {
     let damaged = |error: ArchiveError| StorageError::damaged(&generation.path, 0, error.0);
-    let (_, overlay) = recover(disk, root, generation)?;
+    let (_, overlay) = read_back(disk, root, generation)?;
     let mut cursor = Cursor::new(u64::MAX);
     let mut rows = 0;
     while let Some(step) = cursor.step(&generation.tree).map_err(damaged)? {

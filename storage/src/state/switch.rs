@@ -9,7 +9,7 @@ use holdfast_machine::ArchiveError;
 
 use super::StateConfig;
 use super::generation::Generation;
-use crate::disk::{Disk, TEMPORARY_SUFFIX, read_file, replace_file};
+use crate::disk::{Disk, Poison, TEMPORARY_SUFFIX, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::keys;
@@ -19,27 +19,35 @@ use crate::tree::{StateKind, Tree};
 
 const CURRENT_FILE: &str = "current";
 
-/// Makes generation `number` from a snapshot, or empty, and lets it count.
+/// Makes generation `number` from a snapshot, or empty, and lets it count. Anything but a full disk and a snapshot that
+/// is not in order poisons.
 pub(super) fn switch(
     disk: &Arc<dyn Disk>,
     root: &Path,
     number: u64,
     snapshot: Option<&SnapshotFile>,
     config: &StateConfig,
+    poison: &Poison,
 ) -> Result<Generation, StorageError> {
     let switching = |error| StorageError::io("installing in", root, error);
     let generation = Generation::create(disk, root, number, config)?;
     let filled = snapshot.map_or(Ok(()), |snapshot| fill(&generation, snapshot, config.machine_version));
-    let switched = filled.and_then(|()| {
-        generation.sync().map_err(switching)?;
-        disk.sync_dir(root).map_err(switching)?;
-        set_current(&**disk, root, number).map_err(switching)
+    let synced = filled.and_then(|()| {
+        let synced = generation.sync().and_then(|()| disk.sync_dir(root));
+        poison.guard("writing a state", synced).map_err(switching)
     });
-    match switched {
+    if let Err(error) = synced {
+        generation.retire();
+        return Err(error);
+    }
+    match poison.guard("switching to a state", set_current(&**disk, root, number)) {
         Ok(()) => Ok(generation),
         Err(error) => {
-            generation.retire();
-            Err(error)
+            // Once storage has stopped, nobody knows which one counts: the next start finds out, and removes the other.
+            if poison.reason().is_none() {
+                generation.retire();
+            }
+            Err(switching(error))
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use super::shared::Flushed;
+use super::overlay::Flushed;
 use super::*;
 use crate::disk::RealDisk;
 use crate::fault::Random;
@@ -161,7 +161,7 @@ fn a_state_that_the_machine_went_down_under_says_so_until_it_is_restored() {
     fs::write(root.path().join("open"), b"another boot").unwrap();
     assert!(open(root.path()).was_cut_off());
     assert!(open(root.path()).was_cut_off());
-    State::restore(&real(), root.path(), None, &config()).unwrap();
+    State::restore(&real(), root.path(), None, &config(), &Poison::default()).unwrap();
     assert!(!open(root.path()).was_cut_off());
 }
 
