@@ -4,6 +4,7 @@
 //!
 //! `HOLDFAST_CRASH_SEEDS` makes them try more work and more losses than the few that everybody tries.
 
+mod damage;
 mod failing;
 mod node;
 mod power;

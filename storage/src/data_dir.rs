@@ -292,6 +292,14 @@ pub(crate) fn check_not_condemned(disk: &dyn Disk, path: &Path) -> Result<(), St
     }
 }
 
+/// The same where a lock was ever taken: who only looks makes no file.
+pub(crate) fn take_lock_if_any(disk: &dyn Disk, path: &Path) -> Result<Option<Box<dyn DiskLock>>, StorageError> {
+    match names(disk, path)?.iter().any(|name| name == LOCK_FILE) {
+        true => take_lock(disk, path).map(Some),
+        false => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

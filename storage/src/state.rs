@@ -38,6 +38,7 @@ use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::snapshot::{SnapshotFile, SnapshotHeader, StateMark};
 pub use crate::tree::StateKind;
+use crate::tree::{TemporaryTree, Tree};
 use crate::{keys, rows};
 use cursor::Cursor;
 pub use fit::{Misfit, check_against_log};
@@ -327,9 +328,18 @@ pub struct StateSummary {
     pub rows: u64,
 }
 
-/// Reads every row of the state in `root` and checks it. (sled writes to its own files when it is opened.)
+/// Reads every row of the state in `root` and checks it; changes nothing there.
 pub(crate) fn check(disk: &Arc<dyn Disk>, root: &Path, config: &StateConfig) -> Result<StateSummary, StorageError> {
     let number = switch::read_current(&**disk, root)?;
-    let generation = Generation::open(disk, root, number, config)?;
-    shared::check(&**disk, root, &generation)
+    let path = Generation::path(config.kind, root, number);
+    let copy = Tree::copy_to_look_at(config.kind, &path)?;
+    let looked_at = copy.as_ref().map_or(path.as_path(), TemporaryTree::path);
+    let generation = Generation::open_at(disk, number, looked_at, config)
+        .and_then(|generation| shared::check(&**disk, root, &generation));
+    generation.map_err(|error| match error {
+        StorageError::Damaged { file, offset, what } if file == looked_at => {
+            StorageError::Damaged { file: path.clone(), offset, what }
+        }
+        error => error,
+    })
 }

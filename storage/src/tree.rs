@@ -17,7 +17,7 @@ use holdfast_machine::ArchiveResult;
 use crate::disk::Disk;
 use crate::error::StorageError;
 pub(crate) use plain::PlainTree;
-pub(crate) use sled::SledTree;
+pub(crate) use sled::{SledTree, TemporaryTree};
 
 /// Where the rows of a state are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +57,14 @@ impl Tree {
             StateKind::Plain => disk.remove(path),
         };
         removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    }
+
+    /// A copy to be opened instead of what is at `path`, where opening alone would change that.
+    pub(crate) fn copy_to_look_at(kind: StateKind, path: &Path) -> Result<Option<TemporaryTree>, StorageError> {
+        match kind {
+            StateKind::Sled => TemporaryTree::of(path).map(Some),
+            StateKind::Plain => Ok(None),
+        }
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> ArchiveResult<Option<IVec>> {

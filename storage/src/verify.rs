@@ -4,13 +4,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::data_dir::{Identity, check_not_condemned, log_dir, snapshot_dir, state_dir, take_lock};
-use crate::disk::{Disk, RealDisk};
+use crate::data_dir::{Identity, check_not_condemned, log_dir, snapshot_dir, state_dir, take_lock_if_any};
+use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::log::{Log, LogSummary};
+use crate::open::Options;
 use crate::snapshot::SnapshotFile;
-use crate::state::{self, StateConfig, StateSummary};
+use crate::state::{self, StateSummary};
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,13 +41,17 @@ pub struct SnapshotSummary {
     pub bytes: u64,
 }
 
-/// Checks the data directory at `path`. An error means that it could not be checked (in use, or not one at all).
-///
-/// Our own files are only read. sled cannot be opened without writing to its files, as each start of a node does.
+/// Checks the data directory at `path`. An error means that it could not be checked (in use, or not one at all). Nothing in
+/// it is changed: sled, which writes whenever it is opened, is opened in a copy among the temporary files.
 pub fn verify(path: &Path) -> Result<Report, StorageError> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    verify_on(&Options::default(), path)
+}
+
+/// The same, on another disk or with another kind of state.
+pub fn verify_on(options: &Options, path: &Path) -> Result<Report, StorageError> {
+    let disk = &options.disk;
     let mut report = Report::default();
-    match Identity::read(&*disk, path) {
+    match Identity::read(&**disk, path) {
         Ok(Some(identity)) => report.identity = Some(identity),
         Ok(None) => {
             let (dir, example) = (path.to_path_buf(), "no file `identity`".to_owned());
@@ -55,16 +60,16 @@ pub fn verify(path: &Path) -> Result<Report, StorageError> {
         Err(error @ (StorageError::Io { .. } | StorageError::NewerFormat { .. })) => return Err(error),
         Err(error) => report.problems.push(error.to_string()),
     }
-    let _lock = take_lock(&*disk, path)?;
-    report.note(check_not_condemned(&*disk, path));
-    report.log = report.note(Log::check(&*disk, &log_dir(path)));
-    report.state = report.note(state::check(&disk, &state_dir(path), &StateConfig::default()));
+    let _lock = take_lock_if_any(&**disk, path)?;
+    report.note(check_not_condemned(&**disk, path));
+    report.log = report.note(Log::check(&**disk, &log_dir(path)));
+    report.state = report.note(state::check(disk, &state_dir(path), &options.state));
     report.check_fit(path);
     match disk.list(&snapshot_dir(path)) {
         Err(error) => report.problems.push(StorageError::io("listing", &snapshot_dir(path), error).to_string()),
         Ok(names) => {
             for name in names.iter().filter(|name| name.ends_with(crate::snapshot::SNAPSHOT_SUFFIX)) {
-                let checked = check_snapshot(&disk, &snapshot_dir(path).join(name));
+                let checked = check_snapshot(disk, &snapshot_dir(path).join(name));
                 let summary = report.note(checked);
                 report.snapshots.extend(summary);
             }

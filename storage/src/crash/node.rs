@@ -128,6 +128,17 @@ impl Promises {
         }
     }
 
+    /// An append or a commit.
+    pub(super) fn next_commit(&self, random: &mut Random) -> Step {
+        let term = self.last().map_or(0, |last| last.term);
+        loop {
+            match self.draw(random, term) {
+                step @ (Step::Append(_) | Step::Commit(_)) => return step,
+                _ => {}
+            }
+        }
+    }
+
     /// What holds once a step was acknowledged.
     pub(super) fn acknowledge(&mut self, step: Step) {
         match step {

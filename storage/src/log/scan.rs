@@ -6,6 +6,11 @@
 //! - a record that does not check out, with a record of a later write behind it,
 //! - a segment that is missing, or does not continue the one before it,
 //! - an end before the durable mark.
+//!
+//! One thing cannot be told from a crash: a bit that rots in the very last write, when the process had no time to bring
+//! the durable mark up to it (which it does when the log is idle for a second, and when it is closed). That write is then
+//! taken for a torn one and cut off, and this node has lost what it has acknowledged. To know better would take a
+//! second sync for each write; the entries are on a quorum of other disks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

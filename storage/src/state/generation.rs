@@ -44,9 +44,18 @@ impl Generation {
         number: u64,
         config: &StateConfig,
     ) -> Result<Generation, StorageError> {
-        let path = Generation::path(config.kind, root, number);
-        let tree = Tree::open(config.kind, disk, &path, config.cache_bytes)?;
-        let (disk, retired) = (Arc::clone(disk), AtomicBool::new(false));
+        Generation::open_at(disk, number, &Generation::path(config.kind, root, number), config)
+    }
+
+    /// Opens generation `number` at another place than its own.
+    pub(super) fn open_at(
+        disk: &Arc<dyn Disk>,
+        number: u64,
+        path: &Path,
+        config: &StateConfig,
+    ) -> Result<Generation, StorageError> {
+        let tree = Tree::open(config.kind, disk, path, config.cache_bytes)?;
+        let (path, disk, retired) = (path.to_path_buf(), Arc::clone(disk), AtomicBool::new(false));
         Ok(Generation { number, tree, path, kind: config.kind, disk, retired })
     }
 

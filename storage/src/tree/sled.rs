@@ -85,6 +85,48 @@ impl SledTree {
     }
 }
 
+/// A copy of a database among the temporary files, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct TemporaryTree(PathBuf);
+
+impl TemporaryTree {
+    pub(super) fn of(dir: &Path) -> Result<TemporaryTree, StorageError> {
+        let copy = TemporaryTree(std::env::temp_dir().join(format!("holdfast-{}", uuid::Uuid::new_v4().simple())));
+        copy_dir(dir, &copy.0).map_err(|error| StorageError::io("copying to the temporary files", dir, error))?;
+        Ok(copy)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryTree {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), %error, "a temporary copy could not be removed");
+        }
+    }
+}
+
+/// Copies a directory with all that is in it; a missing one is an empty one, as it is for sled.
+fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_dir(&entry.path(), &to)?,
+            false => drop(fs::copy(entry.path(), to)?),
+        }
+    }
+    Ok(())
+}
+
 fn remove_empty_snapshots(dir: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

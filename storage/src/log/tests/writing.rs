@@ -102,6 +102,34 @@ fn a_full_disk_stalls_the_log_and_poisons_nothing() {
 }
 
 #[test]
+fn a_log_on_a_full_disk_goes_on_or_is_closed_and_leaves_nobody_waiting() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = threaded(Arc::new(disk.clone()), &dir());
+    disk.set_capacity(Some(disk.used()));
+    let (sender, receiver) = mpsc::channel();
+    for index in 0..2 {
+        let sender = sender.clone();
+        log.append(entries(1, index..index + 1, 10), Box::new(move |result| sender.send(result).unwrap()));
+    }
+    let begun = std::time::Instant::now();
+    while !log.is_full() {
+        assert!(begun.elapsed().as_secs() < 30, "the log does not notice that the disk is full");
+        std::thread::yield_now();
+    }
+    assert!(receiver.try_recv().is_err(), "nothing is acknowledged");
+    disk.set_capacity(None);
+    receiver.recv().unwrap().unwrap();
+    receiver.recv().unwrap().unwrap();
+    disk.set_capacity(Some(disk.used()));
+    let failed = mpsc::channel();
+    log.append(entries(1, 2..9, 900), Box::new(move |result| failed.0.send(result).unwrap()));
+    drop(log);
+    failed.1.recv().unwrap().unwrap_err();
+    assert_eq!(all(&open(&disk.kill()).unwrap())[..2], entries(1, 0..2, 10));
+}
+
+#[test]
 fn the_committed_id_is_kept_and_never_beyond_the_end() {
     let disk = FaultDisk::default();
     create(&disk);
