@@ -1,8 +1,9 @@
-#![allow(clippy::unwrap_used)]
 //! Crash tests of a whole data directory, on the disk in memory: a small node without Raft works on it, the disk fails or
 //! loses power after every single change, and what comes back is held against what was promised.
 //!
 //! `HOLDFAST_CRASH_SEEDS` makes them try more work and more losses than the few that everybody tries.
+
+#![allow(clippy::unwrap_used)]
 
 mod damage;
 mod failing;
