@@ -91,7 +91,7 @@ fn open_state(dir: &DataDir, log: &Log, snapshots: &Snapshots, config: &StateCon
         snapshot = snapshot.map(|snapshot| snapshot.header.applied.to_string()),
         "the state is made anew; the log brings it forward"
     );
-    State::restore(&dir.disk(), &root, snapshot, config, &dir.poison())?;
+    State::restore(&dir.disk(), &root, snapshot, config)?;
     let state = State::open(dir.disk(), &root, config.clone(), dir.poison())?;
     match state.check_against_log(log) {
         Ok(()) => Ok(state),

@@ -161,7 +161,7 @@ fn a_state_that_the_machine_went_down_under_says_so_until_it_is_restored() {
     fs::write(root.path().join("open"), b"another boot").unwrap();
     assert!(open(root.path()).was_cut_off());
     assert!(open(root.path()).was_cut_off());
-    State::restore(&real(), root.path(), None, &config(), &Poison::default()).unwrap();
+    State::restore(&real(), root.path(), None, &config()).unwrap();
     assert!(!open(root.path()).was_cut_off());
 }
 
