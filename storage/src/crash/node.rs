@@ -132,9 +132,9 @@ impl Promises {
     pub(super) fn next_commit(&self, random: &mut Random) -> Step {
         let term = self.last().map_or(0, |last| last.term);
         loop {
-            match self.draw(random, term) {
-                step @ (Step::Append(_) | Step::Commit(_)) => return step,
-                _ => {}
+            let step = self.draw(random, term);
+            if matches!(step, Step::Append(_) | Step::Commit(_)) {
+                return step;
             }
         }
     }
