@@ -178,8 +178,10 @@ impl Replica {
     }
 
     fn install(&self, file: &SnapshotFile) -> io::Result<()> {
+        // Readers have the old state meanwhile, which may take as long as the state is large. Nothing is applied.
+        let prepared = self.storage.state.prepare(file)?;
         let mut machine = self.machine.write();
-        self.storage.state.install(file)?;
+        self.storage.state.switch_to(prepared)?;
         *machine = Machine::load(&*self.storage.state).map_err(io::Error::other)?;
         let found = mark_of(&machine);
         if let Some(mark) = file.header.mark.filter(|mark| *mark != found) {

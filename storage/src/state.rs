@@ -65,6 +65,10 @@ impl Default for StateConfig {
     }
 }
 
+/// A snapshot's state beside the one that counts; see [`State::prepare`].
+#[derive(Debug)]
+pub struct Prepared(Generation);
+
 /// The open state; reads are concurrent, commits one at a time.
 #[derive(Debug)]
 pub struct State {
@@ -175,12 +179,22 @@ impl State {
     /// Replaces the whole state by a snapshot's; durable on return. The file is checked completely before the switch,
     /// and after an error or a crash the state is what it was before. No commit may happen meanwhile.
     pub fn install(&self, snapshot: &SnapshotFile) -> Result<(), StorageError> {
+        self.switch_to(self.prepare(snapshot)?)
+    }
+
+    /// The long part of [`State::install`]: everything but the switch. The state can be read as it was all the while.
+    pub fn prepare(&self, snapshot: &SnapshotFile) -> Result<Prepared, StorageError> {
         let root = &self.shared.root;
         self.shared.poison.check().map_err(|error| StorageError::io("installing in", root, error))?;
         let number = self.shared.current().number + 1;
-        let generation =
-            switch::switch(&self.shared.disk, root, number, Some(snapshot), &self.config, &self.shared.poison)?;
-        self.shared.replace(generation)
+        let poison = &self.shared.poison;
+        switch::make(&self.shared.disk, root, number, Some(snapshot), &self.config, poison).map(Prepared)
+    }
+
+    /// The short part: the prepared state takes over.
+    pub fn switch_to(&self, prepared: Prepared) -> Result<(), StorageError> {
+        let Shared { disk, root, poison, .. } = &*self.shared;
+        self.shared.replace(switch::switch(&**disk, root, prepared.0, poison)?)
     }
 
     /// Makes the state in `root` anew, from a snapshot or (`None`) empty, whatever is there; durable on return.
@@ -196,7 +210,9 @@ impl State {
         let names = disk.list(root).map_err(restoring)?;
         let newest = names.iter().filter_map(|name| Generation::number_in(name)).max();
         // Nothing goes on with it after a failure, so nobody else has to know of one.
-        switch::switch(disk, root, newest.unwrap_or(0) + 1, snapshot, config, &Poison::default())?;
+        let poison = Poison::default();
+        let made = switch::make(disk, root, newest.unwrap_or(0) + 1, snapshot, config, &poison)?;
+        switch::switch(&**disk, root, made, &poison)?;
         OpenMark::remove(&**disk, root).map_err(restoring)
     }
 }

@@ -19,9 +19,9 @@ use crate::tree::{StateKind, Tree};
 
 const CURRENT_FILE: &str = "current";
 
-/// Makes generation `number` from a snapshot, or empty, and lets it count. Anything but a full disk and a snapshot that
-/// is not in order poisons.
-pub(super) fn switch(
+/// Makes generation `number` from a snapshot, or empty, beside the one that counts; durable on return. Anything but a full
+/// disk and a snapshot that is not in order poisons.
+pub(super) fn make(
     disk: &Arc<dyn Disk>,
     root: &Path,
     number: u64,
@@ -29,18 +29,31 @@ pub(super) fn switch(
     config: &StateConfig,
     poison: &Poison,
 ) -> Result<Generation, StorageError> {
-    let switching = |error| StorageError::io("installing in", root, error);
+    let making = |error| StorageError::io("installing in", root, error);
     let generation = Generation::create(disk, root, number, config)?;
     let filled = snapshot.map_or(Ok(()), |snapshot| fill(&generation, snapshot, config.machine_version));
     let synced = filled.and_then(|()| {
         let synced = generation.sync().and_then(|()| disk.sync_dir(root));
-        poison.guard("writing a state", synced).map_err(switching)
+        poison.guard("writing a state", synced).map_err(making)
     });
-    if let Err(error) = synced {
-        generation.retire();
-        return Err(error);
+    match synced {
+        Ok(()) => Ok(generation),
+        Err(error) => {
+            generation.retire();
+            Err(error)
+        }
     }
-    match poison.guard("switching to a state", set_current(&**disk, root, number)) {
+}
+
+/// Lets a generation count from now on. Anything but a full disk poisons.
+pub(super) fn switch(
+    disk: &dyn Disk,
+    root: &Path,
+    generation: Generation,
+    poison: &Poison,
+) -> Result<Generation, StorageError> {
+    let switching = |error| StorageError::io("installing in", root, error);
+    match poison.guard("switching to a state", set_current(disk, root, generation.number)) {
         Ok(()) => Ok(generation),
         Err(error) => {
             // Once storage has stopped, nobody knows which one counts: the next start finds out, and removes the other.

@@ -333,8 +333,14 @@ fn an_install_that_fails_or_is_cut_off_leaves_the_old_state() {
     assert!(!generation_dir(other.path(), 2).exists());
 
     fs::write(&snapshot.path, &bytes).unwrap();
-    old.install(&snapshot).unwrap();
-    assert_eq!(old.applied(), Some(id(8)));
+    let prepared = old.prepare(&snapshot).unwrap();
+    assert_eq!(
+        (old.applied(), old.get(b"old").unwrap()),
+        (Some(id(2)), Some(b"1".to_vec())),
+        "readers have the old state"
+    );
+    old.switch_to(prepared).unwrap();
+    assert_eq!((old.applied(), old.get(b"old").unwrap()), (Some(id(8)), None));
     old.commit(writes(&[("newer", Some(b"1"))]), id(9), None).unwrap();
     drop(old);
     let old = open(other.path());
