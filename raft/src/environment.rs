@@ -1,11 +1,15 @@
-//! What a node takes from the operating system, as seams: the time and the network. A simulation puts its own
+//! What a node takes from the operating system, as seams: the time, the network and the disk. A simulation puts its own
 //! underneath, and then nothing that a node does depends on anything but the simulation's seed.
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use holdfast_machine::{Entry, Member};
+use holdfast_storage::disk::{Disk, RealDisk};
+use holdfast_storage::state::StateKind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -19,13 +23,49 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// The way to the peers.
     pub network: Arc<dyn PeerNetwork>,
+    /// Where all files are, but for sled's.
+    pub disk: Arc<dyn Disk>,
+    /// Where the rows of the state are.
+    pub state: StateKind,
+    /// How long each write of the log waits for its disk, where that is not for a real disk to say. The log has no
+    /// thread then.
+    pub write_pause: Option<WritePause>,
+    /// Who sees what the node applies, for tests of a whole cluster.
+    pub observer: Option<Arc<dyn Observer>>,
 }
+
+/// Says how long the next write takes.
+pub type WritePause = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 impl Default for Environment {
     /// The operating system's own.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), network: Arc::new(Tcp) }
+        Self {
+            clock: Arc::new(SystemClock),
+            network: Arc::new(Tcp),
+            disk: Arc::new(RealDisk),
+            state: StateKind::default(),
+            write_pause: None,
+            observer: None,
+        }
     }
+}
+
+/// Sees what a node applies.
+pub trait Observer: Send + Sync {
+    /// The node is about to apply this entry.
+    fn applied(&self, index: u64, term: u64, entry: &AppliedEntry<'_>);
+}
+
+/// What is in a log entry.
+#[derive(Debug, Clone, Copy)]
+pub enum AppliedEntry<'a> {
+    /// Nothing: a new leader begins with it.
+    Blank,
+    /// Requests.
+    Requests(&'a Entry),
+    /// The members from here on.
+    Members(&'a [Member]),
 }
 
 /// Connections between nodes.

@@ -14,6 +14,7 @@ use holdfast_storage::{LogRecord, Storage};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 
+use crate::environment::WritePause;
 use crate::progress::Progress;
 use crate::types::{LogEntry, LogId, TypeConfig, Vote, decode_payload, encode_payload, from_storage, to_storage};
 use crate::wire::WireVote;
@@ -29,14 +30,16 @@ const HOT_ENTRIES: u64 = 512;
 pub(crate) struct LogStore {
     storage: Arc<Storage>,
     progress: Progress,
+    /// What a write waits for, where the log is driven from here.
+    pause: Option<WritePause>,
 }
 
 impl LogStore {
     /// The log in `storage`; the durable part of the state there bounds every purge.
-    pub fn new(storage: Arc<Storage>, progress: Progress) -> Self {
+    pub fn new(storage: Arc<Storage>, progress: Progress, pause: Option<WritePause>) -> Self {
         // What was found at the start was made durable when it was opened.
         progress.flushed_to(storage.log.last().map(|last| last.index));
-        Self { storage, progress }
+        Self { storage, progress, pause }
     }
 
     fn end(&self) -> u64 {
@@ -230,6 +233,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             callback.io_completed(result);
         };
         self.storage.log.append(records, Box::new(done));
+        if let Some(pause) = &self.pause {
+            let (pause, log) = (pause(), self.storage.log.clone());
+            // Whatever waits by then is written with it.
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                log.drive();
+            });
+        }
         Ok(())
     }
 

@@ -92,16 +92,17 @@ impl Proposer {
             let (limit, actual) = (REQUEST_BYTES_MAX as u64, request.len() as u64);
             return Err(ProposeError::TooLarge { limit, actual });
         }
-        let begun = Instant::now();
+        let (begun, mut metrics) = (Instant::now(), self.core.server_metrics());
         while let Some(left) = self.left(begun)? {
-            let attempt = match self.leader() {
+            let leader = metrics.borrow_and_update().current_leader;
+            let attempt = match leader {
                 Some(leader) if leader == self.node => attempted(self.desk.propose(request.clone(), left).await)?,
                 Some(leader) => self.pass_on(leader, &request, left).await?,
                 None => Attempt::Again,
             };
             match attempt {
                 Attempt::Done(committed) => return Ok(committed),
-                Attempt::Again => self.wait_for_leader(left).await,
+                Attempt::Again => a_moment(metrics.changed(), left).await,
             }
         }
         Err(self.gave_up(begun))
@@ -124,8 +125,10 @@ impl Proposer {
     }
 
     async fn confirmed_index(&self, begun: Instant) -> Result<u64, ProposeError> {
+        let mut metrics = self.core.server_metrics();
         while let Some(left) = self.left(begun)? {
-            let index = match self.leader() {
+            let leader = metrics.borrow_and_update().current_leader;
+            let index = match leader {
                 Some(leader) if leader == self.node => {
                     tokio::time::timeout(left, self.desk.read_index()).await.ok().flatten()
                 }
@@ -134,7 +137,7 @@ impl Proposer {
             };
             match index {
                 Some(index) => return Ok(index),
-                None => self.wait_for_leader(left).await,
+                None => a_moment(metrics.changed(), left).await,
             }
         }
         Err(self.gave_up(begun))
@@ -196,21 +199,15 @@ impl Proposer {
         ProposeError::NoQuorum { waited_ms: begun.elapsed().as_millis() as u64 }
     }
 
-    fn leader(&self) -> Option<u64> {
-        self.core.server_metrics().borrow_watched().current_leader
-    }
-
     fn applied(&self) -> u64 {
         self.progress.applied().borrow().unwrap_or(0)
     }
+}
 
-    /// A moment, or until the leadership changes.
-    async fn wait_for_leader(&self, left: Duration) {
-        let mut metrics = self.core.server_metrics();
-        let pause = RETRY_PAUSE.min(left);
-        // Either is a reason to look again.
-        let _ = tokio::time::timeout(pause, metrics.changed()).await;
-    }
+/// A moment, or until the leadership is another than was looked at last.
+async fn a_moment(changed: impl Future, left: Duration) {
+    // Either is a reason to look again.
+    let _ = tokio::time::timeout(RETRY_PAUSE.min(left), changed).await;
 }
 
 fn attempted(proposed: Proposed) -> Result<Attempt<Committed>, ProposeError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_machine::{ClusterEvent, Effect, NodeName};
-use holdfast_storage::{Expected, StateConfig, Storage, StorageError};
+use holdfast_storage::{Expected, LogWriter, Storage, StorageError};
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::broadcast;
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::batcher::Batcher;
 use crate::checkpoint::Checkpoints;
-use crate::environment::PeerListener;
+use crate::environment::{Environment, PeerListener};
 use crate::feed::Feed;
 use crate::handle::{Handle, Running};
 use crate::leader::LeaderDesk;
@@ -104,7 +104,7 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
     loop {
         let path = options.data_dir.clone();
         let expected = Expected { cluster: options.cluster.clone(), node: options.node };
-        let settings = storage_options();
+        let settings = storage_options(&options.environment);
         let open = move || Ok(Storage::open(&path, &expected, &settings));
         let opened = blocking(open).await.map_err(refused)?;
         match opened {
@@ -116,9 +116,14 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
     }
 }
 
-fn storage_options() -> holdfast_storage::Options {
-    let state = StateConfig { machine_version: holdfast_machine::STATE_VERSION.into(), ..StateConfig::default() };
-    holdfast_storage::Options { state, ..Default::default() }
+fn storage_options(environment: &Environment) -> holdfast_storage::Options {
+    let mut storage = holdfast_storage::Options { disk: environment.disk.clone(), ..Default::default() };
+    storage.state.machine_version = holdfast_machine::STATE_VERSION.into();
+    storage.state.kind = environment.state;
+    if environment.write_pause.is_some() {
+        storage.log.writer = LogWriter::Driven;
+    }
+    storage
 }
 
 /// What stands before Raft runs, and what everything else is built on.
@@ -169,7 +174,8 @@ impl Ground {
     async fn load_replica(&self) -> Result<Arc<Replica>, StartError> {
         let (storage, progress) = (self.storage.clone(), self.progress.clone());
         let (feed, effects) = (self.feed.clone(), self.effects.clone());
-        let load = move || Replica::load(storage, progress, feed, effects);
+        let observer = self.options.environment.observer.clone();
+        let load = move || Replica::load(storage, progress, feed, effects, observer);
         blocking(load).await.map(Arc::new).map_err(refused)
     }
 
@@ -181,7 +187,8 @@ impl Ground {
             addresses: self.addresses.clone(),
             acknowledged: Default::default(),
         };
-        let log = LogStore::new(self.storage.clone(), self.progress.clone());
+        let pause = self.options.environment.write_pause.clone();
+        let log = LogStore::new(self.storage.clone(), self.progress.clone(), pause);
         let machine = StateMachine::new(replica.clone());
         Core::new(self.options.node, config, network, log, machine).await.map_err(refused)
     }

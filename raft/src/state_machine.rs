@@ -18,6 +18,7 @@ use parking_lot::RwLock;
 use tokio::sync::broadcast;
 
 use crate::checkpoint::Hashes;
+use crate::environment::{AppliedEntry, Observer};
 use crate::feed::Feed;
 use crate::log_store::{blocking, has_one_thread};
 use crate::progress::Progress;
@@ -46,6 +47,7 @@ pub(crate) struct Replica {
     feed: Feed,
     effects: broadcast::Sender<(u64, Effect)>,
     hashes: Hashes,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 type Piece = Vec<EntryResponder<TypeConfig>>;
@@ -58,13 +60,14 @@ impl Replica {
         progress: Progress,
         feed: Feed,
         effects: broadcast::Sender<(u64, Effect)>,
+        observer: Option<Arc<dyn Observer>>,
     ) -> io::Result<Self> {
         let machine = Machine::load(&*storage.state).map_err(io::Error::other)?;
         let hashes = Hashes::default();
         if let Some(applied) = storage.state.applied() {
             hashes.push(applied.index, machine.state_hash());
         }
-        Ok(Self { machine: RwLock::new(machine), storage, progress, feed, effects, hashes })
+        Ok(Self { machine: RwLock::new(machine), storage, progress, feed, effects, hashes, observer })
     }
 
     /// Reads the machine and its rows as of one entry.
@@ -118,15 +121,25 @@ impl Replica {
         entry: LogEntry,
         membership: &mut Option<Vec<u8>>,
     ) -> io::Result<Applied> {
-        let index = entry.log_id.index;
+        let LogId { index, leader_id } = entry.log_id;
+        let observe = |what: AppliedEntry<'_>| {
+            if let Some(observer) = &self.observer {
+                observer.applied(index, leader_id.term, &what);
+            }
+        };
         match entry.payload {
-            Payload::Blank => Ok(Applied::default()),
+            Payload::Blank => {
+                observe(AppliedEntry::Blank);
+                Ok(Applied::default())
+            }
             Payload::Normal(proposal) => {
                 let requests = proposal.0.as_entry().map_err(io::Error::other)?;
+                observe(AppliedEntry::Requests(&requests));
                 machine.apply(index, requests, &*self.storage.state).map_err(io::Error::other)
             }
             Payload::Membership(change) => {
                 let members = members(&change);
+                observe(AppliedEntry::Members(&members));
                 let stored = StoredMembership::new(Some(entry.log_id), change);
                 *membership = Some(encode(&stored_record(&stored)).to_vec());
                 machine.apply_members(index, &members, &*self.storage.state).map_err(io::Error::other)
