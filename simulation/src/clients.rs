@@ -1,0 +1,133 @@
+//! Clients: they call over the network, lose replies, try again under the same key, and remember what they were told.
+
+mod appender;
+mod engine;
+mod operator;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_machine::{
+    Command, Fence, HistoryEvent, IdempotencyKey, Millis, Reject, Reply, Request, WorkflowId,
+};
+use turmoil::net::TcpStream;
+
+pub use appender::appender;
+pub use engine::engine;
+pub use operator::operator;
+pub use worker::worker;
+
+use crate::draw::{Draw, Random};
+use crate::rpc::{Answer, Ask, PATIENCE, PORT, Talk};
+use crate::watch::Acknowledged;
+use crate::world::World;
+
+/// Pause before another try.
+const PAUSE_MS: (u64, u64) = (20, 200);
+
+/// One client's way to the nodes.
+pub struct Caller {
+    /// The client's name.
+    pub name: String,
+    /// What all share.
+    pub world: Arc<World>,
+    /// The client's own chance.
+    pub random: Random,
+    talk: Option<(String, Talk)>,
+    keys: u64,
+}
+
+/// A write that came to an end.
+pub struct Settled {
+    /// Log time of its entry.
+    pub at: Millis,
+    /// What the state machine said.
+    pub reply: Result<Reply, Reject>,
+    /// True if it was tried more than once.
+    pub retried: bool,
+}
+
+impl Caller {
+    /// A client that has called nobody yet.
+    pub fn new(name: String, world: Arc<World>, random: Random) -> Self {
+        Self { name, world, random, talk: None, keys: 0 }
+    }
+
+    /// Sleeps for a drawn time.
+    pub async fn pause(&mut self, low_ms: u64, high_ms: u64) {
+        let ms = self.random.between(low_ms, high_ms);
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Writes under a key of its own until it is known what came of it.
+    pub async fn settle(&mut self, command: Command, fence: Option<Fence>) -> Settled {
+        self.keys += 1;
+        let key = IdempotencyKey::new(format!("{}/{}", self.name, self.keys)).ok();
+        let request = Request { idempotency_key: key, fence, command };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            if let Some(Answer::Committed { index, at, reply }) = self.ask(&Ask::Propose(request.clone())).await {
+                self.world.watch.acknowledged(Acknowledged { index, request, reply: reply.clone() });
+                self.world.record.count(if reply.is_ok() { "call ok" } else { "call rejected" });
+                return Settled { at, reply, retried: tries > 1 };
+            }
+            self.world.record.count("call tried again");
+            self.pause(PAUSE_MS.0, PAUSE_MS.1).await;
+        }
+    }
+
+    /// A history as it is now, read at a random node; asks until there is an answer.
+    pub async fn history(&mut self, workflow: &WorkflowId) -> Vec<HistoryEvent> {
+        loop {
+            if let Some(Answer::History(events)) = self.ask(&Ask::History(workflow.clone())).await {
+                self.world.record.count("strong read");
+                return events;
+            }
+            self.pause(PAUSE_MS.0, PAUSE_MS.1).await;
+        }
+    }
+
+    /// Asks once, at a node that is kept for a while. None if there was no answer.
+    pub async fn ask(&mut self, ask: &Ask) -> Option<Answer> {
+        if self.random.chance(10) {
+            self.talk = None;
+        }
+        let answer = match tokio::time::timeout(PATIENCE, self.exchange(ask)).await {
+            Ok(Some(answer)) => answer,
+            Ok(None) | Err(_) => {
+                self.talk = None;
+                self.world.record.count("call without a reply");
+                return None;
+            }
+        };
+        let said = match &answer {
+            Answer::Committed { index, reply, .. } => format!("{index} {reply:?}"),
+            Answer::History(events) => format!("{} events", events.len()),
+            Answer::Refused(reason) => reason.clone(),
+            other => format!("{other:?}"),
+        };
+        self.world.record.note(format_args!("{} is told {said}", self.name));
+        match answer {
+            Answer::Refused(_) => self.world.record.count("call refused"),
+            Answer::Unknown => self.world.record.count("call unknown"),
+            _ => return Some(answer),
+        }
+        self.talk = None;
+        Some(answer)
+    }
+
+    async fn exchange(&mut self, ask: &Ask) -> Option<Answer> {
+        if self.talk.is_none() {
+            let node = self.random.pick(&self.world.hosts).name.to_string();
+            let stream = TcpStream::connect((node.as_str(), PORT)).await.ok()?;
+            self.talk = Some((node, Talk::over(stream)));
+        }
+        let (_, talk) = self.talk.as_mut()?;
+        if !talk.say(ask).await {
+            return None;
+        }
+        talk.hear().await
+    }
+}
