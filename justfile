@@ -17,6 +17,10 @@ fix:
 test:
     cargo test --workspace
 
+# whole clusters on a simulated network, clock and disk, from seeds: `just simulate --seeds 1..50 --minutes 2`
+simulate *ARGS:
+    cargo run -p holdfast-simulation -- {{ ARGS }}
+
 # three containers, the owner killed while its rows are claimed (needs a Docker engine)
 test-compose: image
     HOLDFAST_COMPOSE_TEST=1 cargo test -p holdfast-tests --test compose -- --nocapture

@@ -44,9 +44,7 @@ mod wire;
 pub use backup::{BackupError, BackupFile};
 pub use batcher::Committed;
 pub use clock::{Clock, SystemClock};
-pub use environment::{
-    AppliedEntry, Environment, Observer, PeerListener, PeerNetwork, PeerStream, WritePause,
-};
+pub use environment::{AppliedEntry, Environment, Observer, PeerListener, PeerNetwork, PeerStream, WritePause};
 pub use feed::{Feed, FeedItem, Since, Subscription};
 pub use handle::{Handle, TransferError};
 pub use leader::REQUEST_BYTES_MAX;

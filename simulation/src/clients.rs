@@ -8,9 +8,8 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_machine::{
-    Command, Fence, HistoryEvent, IdempotencyKey, Millis, Reject, Reply, Request, WorkflowId,
-};
+use holdfast_checkers::history::{self, Asked, Outcome};
+use holdfast_machine::{Command, Fence, HistoryEvent, IdempotencyKey, Millis, Reject, Reply, Request, WorkflowId};
 use turmoil::net::TcpStream;
 
 pub use appender::appender;
@@ -34,6 +33,7 @@ pub struct Caller {
     pub world: Arc<World>,
     /// The client's own chance.
     pub random: Random,
+    number: u64,
     talk: Option<(String, Talk)>,
     keys: u64,
 }
@@ -50,8 +50,8 @@ pub struct Settled {
 
 impl Caller {
     /// A client that has called nobody yet.
-    pub fn new(name: String, world: Arc<World>, random: Random) -> Self {
-        Self { name, world, random, talk: None, keys: 0 }
+    pub fn new(name: String, number: u64, world: Arc<World>, random: Random) -> Self {
+        Self { name, world, random, number, talk: None, keys: 0 }
     }
 
     /// Sleeps for a drawn time.
@@ -65,10 +65,12 @@ impl Caller {
         self.keys += 1;
         let key = IdempotencyKey::new(format!("{}/{}", self.name, self.keys)).ok();
         let request = Request { idempotency_key: key, fence, command };
+        let made = self.world.calls.invoke(self.number, Asked::Write(request.clone()));
         let mut tries = 0;
         loop {
             tries += 1;
             if let Some(Answer::Committed { index, at, reply }) = self.ask(&Ask::Propose(request.clone())).await {
+                self.world.calls.returned(made, outcome(index, &reply));
                 self.world.watch.acknowledged(Acknowledged { index, request, reply: reply.clone() });
                 self.world.record.count(if reply.is_ok() { "call ok" } else { "call rejected" });
                 return Settled { at, reply, retried: tries > 1 };
@@ -80,8 +82,11 @@ impl Caller {
 
     /// A history as it is now, read at a random node; asks until there is an answer.
     pub async fn history(&mut self, workflow: &WorkflowId) -> Vec<HistoryEvent> {
+        let made = self.world.calls.invoke(self.number, Asked::History(workflow.clone()));
         loop {
-            if let Some(Answer::History(events)) = self.ask(&Ask::History(workflow.clone())).await {
+            if let Some(Answer::History(index, events)) = self.ask(&Ask::History(workflow.clone())).await {
+                let answer = history::Answer::History { head: events.len() as u64, digest: history::digest(&events) };
+                self.world.calls.returned(made, Outcome::Ok { index, answer });
                 self.world.record.count("strong read");
                 return events;
             }
@@ -104,7 +109,7 @@ impl Caller {
         };
         let said = match &answer {
             Answer::Committed { index, reply, .. } => format!("{index} {reply:?}"),
-            Answer::History(events) => format!("{} events", events.len()),
+            Answer::History(index, events) => format!("{} events at {index}", events.len()),
             Answer::Refused(reason) => reason.clone(),
             other => format!("{other:?}"),
         };
@@ -129,5 +134,12 @@ impl Caller {
             return None;
         }
         talk.hear().await
+    }
+}
+
+fn outcome(index: u64, reply: &Result<Reply, Reject>) -> Outcome {
+    match reply {
+        Ok(reply) => Outcome::Ok { index, answer: history::Answer::Reply(reply.clone()) },
+        Err(reject) => Outcome::Refused { index: Some(index), reject: reject.clone() },
     }
 }

@@ -205,7 +205,11 @@ impl Faults {
     /// Nothing gets through between two; what is sent is lost, or comes late.
     fn part(&mut self, sim: &mut Sim<'_>, a: usize, b: usize, now_ms: u64) {
         let (one, other) = (self.name(a), self.name(b));
-        if self.random.chance(50) { sim.partition(one, other) } else { sim.hold(one, other) }
+        if self.random.chance(50) {
+            sim.partition(one, other)
+        } else {
+            sim.hold(one, other)
+        }
         self.later(now_ms, 200, 10_000, End::Mend(a, b));
     }
 
@@ -227,7 +231,11 @@ impl Faults {
             others.iter().for_each(|other| sim.partition(name.as_str(), other.as_str()));
         }
         let host = self.host(node);
-        if power { host.power_is_lost(seed) } else { host.process_ends() }
+        if power {
+            host.power_is_lost(seed)
+        } else {
+            host.process_ends()
+        }
         sim.crash(name.as_str());
         if silent {
             others.iter().for_each(|other| sim.release(name.as_str(), other.as_str()));
@@ -256,9 +264,10 @@ impl Faults {
     }
 
     fn step_clock(&mut self, node: usize, now_ms: u64) {
-        let offset = match self.random.below(10) {
-            0 => 3_600_000,
-            1 => -3_600_000,
+        let step = self.world.settings.clock_step_ms;
+        let offset = match self.random.below(4) {
+            0 => step,
+            1 => -step,
             _ => self.random.between(0, 10_000) as i64 - 5_000,
         };
         self.ahead_ms = self.ahead_ms.max(offset + 1_000);

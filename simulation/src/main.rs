@@ -76,6 +76,22 @@ fn one(seed: u64, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What runs have to meet among them, from this many on, to have shown anything.
+const RUNS_THAT_SHOW_ALL: usize = 20;
+const WANTED: [&str; 11] = [
+    "fault: crash",
+    "fault: crash in a write",
+    "fault: failed sync",
+    "fault: full disk",
+    "fault: partition",
+    "fault: wiped disk",
+    "call unknown",
+    "reply lost",
+    "shard adopted",
+    "snapshot taken or installed",
+    "run judged by its calls",
+];
+
 /// A run that has ended: its seed, and its report or why there is none.
 type Ended = (u64, anyhow::Result<Report>);
 
@@ -184,6 +200,12 @@ fn summary(ended: &[Ended], arguments: &Arguments, real_s: u64) -> bool {
     for (what, (sum, runs)) in &counts {
         println!("{what:<32}{sum:>10}{runs:>10}");
     }
+    let wanted = |what: &&&str| !counts.contains_key(**what);
+    let missing: Vec<&&str> = WANTED.iter().filter(wanted).collect();
+    let has_shown_little = ended.len() >= RUNS_THAT_SHOW_ALL && !missing.is_empty();
+    if has_shown_little {
+        println!("\nRED: {} runs, and none of them met {missing:?}", ended.len());
+    }
     let simulated_s = reports().map(|report| report.simulated_ms).sum::<u64>() / 1000;
     let green = |report: &&Report| report.broken.is_none();
     let red: Vec<u64> = ended
@@ -202,7 +224,7 @@ fn summary(ended: &[Ended], arguments: &Arguments, real_s: u64) -> bool {
     for seed in &red {
         println!("repeat: cargo run -p holdfast-simulation -- --seeds {seed} --minutes {} --trace", arguments.minutes);
     }
-    !red.is_empty()
+    has_shown_little || !red.is_empty()
 }
 
 /// Reads `7,9,20..30`.

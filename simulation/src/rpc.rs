@@ -45,8 +45,8 @@ pub enum Answer {
         /// What the state machine says to it.
         reply: Result<Reply, Reject>,
     },
-    /// The history.
-    History(Vec<HistoryEvent>),
+    /// The history, as of a log index.
+    History(u64, Vec<HistoryEvent>),
     /// It was done.
     Done,
     /// Nothing was done, for this reason.
@@ -110,7 +110,7 @@ async fn answer(store: &Store, node: &Handle, ask: Ask) -> Answer {
             Err(error) => Answer::Refused(error.to_string()),
         },
         Ask::History(workflow) => match store.history(&workflow, 1, PAGE, ReadMode::Linearizable).await {
-            Ok(answer) => Answer::History(answer.value),
+            Ok(answer) => Answer::History(answer.index, answer.value),
             Err(error) => Answer::Refused(error.to_string()),
         },
         Ask::Transfer(to) => match node.transfer_leader(to).await {

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_checkers::history::Asked;
+use holdfast_checkers::{linearizability, witness};
 use holdfast_machine::NodeName;
+use holdfast_machine::limits::REPLY_REMEMBERED_MS;
 use holdfast_storage::fault::Random;
 use serde::{Deserialize, Serialize};
 use turmoil::{Builder, Sim};
@@ -73,11 +76,18 @@ pub fn run(plan: Plan) -> anyhow::Result<Report> {
         faults.heal(&mut stage.sim, stage.now_ms);
         world.faults_are_over();
         let begun = stage.now_ms;
-        stage.until(FINISH_MS, |stage| stage.clients_are_done && stage.is_at_rest(), "the cluster did not come to rest");
+        stage.until(
+            FINISH_MS,
+            |stage| stage.clients_are_done && stage.is_at_rest(),
+            "the cluster did not come to rest",
+        );
         record.note(format_args!("at rest after {} ms", stage.now_ms - begun));
     }
     if !stage.is_red() {
         stage.check_the_whole();
+    }
+    if !record.counts().keys().any(|what| what.starts_with("fault")) || record.counted("call ok") == 0 {
+        record.broken("this run has shown nothing");
     }
     Ok(stage.report(plan.seed))
 }
@@ -107,7 +117,11 @@ impl Stage {
             let (name, host, world) = (host.name.to_string(), host.clone(), world.clone());
             sim.host(name, move || process::run(host.clone(), world.clone()));
         }
-        let mut caller = |name: String| Caller::new(name, world.clone(), random.fork());
+        let mut number = 0;
+        let mut caller = |name: String| {
+            number += 1;
+            Caller::new(name, number, world.clone(), random.fork())
+        };
         let (engines, workers, appenders) = world.settings.clients;
         for number in 1..=engines {
             let name = format!("engine-{number}");
@@ -181,7 +195,8 @@ impl Stage {
         if nodes.len() < self.world.hosts.len() {
             return false;
         }
-        let same = |of: &dyn Fn(&holdfast_raft::Handle) -> (u64, u64)| nodes.iter().all(|node| of(node) == of(&nodes[0]));
+        let same =
+            |of: &dyn Fn(&holdfast_raft::Handle) -> (u64, u64)| nodes.iter().all(|node| of(node) == of(&nodes[0]));
         let leader = |node: &holdfast_raft::Handle| {
             let status = node.status();
             (status.leader.unwrap_or(0), status.term)
@@ -204,7 +219,8 @@ impl Stage {
                 let (hash, rows) = node.view(|machine, _| (machine.state_hash(), machine.row_counts()));
                 let (leader, term, last) = (status.leader, status.term, status.last);
                 let (committed, applied) = (status.committed, status.applied);
-                let lives: Vec<_> = status.members.iter().map(|member| (member.id, member.liveness, &member.link_problem)).collect();
+                let lives: Vec<_> =
+                    status.members.iter().map(|member| (member.id, member.liveness, &member.link_problem)).collect();
                 format!(
                     "{}: leader {leader:?} term {term} last {last:?} committed {committed:?} applied {applied:?} \
                      hash {hash:016x} rows {rows:?} members {lives:?}",
@@ -216,10 +232,39 @@ impl Stage {
         format!("clients done: {}; {}", self.clients_are_done, nodes.join("; "))
     }
 
+    /// What can be said once all is over: by the log, and by what clients were told.
     fn check_the_whole(&mut self) {
-        let hash = self.world.hosts[0].node().map_or(0, |node| node.view(|machine, _| machine.state_hash()));
-        let entries = self.world.watch.replay(hash);
-        self.world.record.note(format_args!("{entries} entries played again"));
+        let (world, record) = (&self.world, &self.world.record);
+        let Some(node) = world.hosts[0].node() else { return };
+        let entries = world.watch.replay(node.view(|machine, _| machine.state_hash()));
+        record.note(format_args!("{entries} entries played again"));
+        let leap =
+            world.settings.clock_step_ms as u64 > REPLY_REMEMBERED_MS && record.counted("fault: clock stepped") > 0;
+        if leap || record.first_broken().is_some() {
+            return;
+        }
+        let calls = world.calls.history();
+        let mut histories = witness::Histories::new();
+        let written = calls.iter().filter_map(|call| match &call.asked {
+            Asked::Write(request) => request.command.workflow(),
+            _ => None,
+        });
+        for workflow in written {
+            if !histories.contains_key(workflow) {
+                match node.view(|machine, archive| machine.history(archive, workflow, 1, usize::MAX)) {
+                    Ok(events) => _ = histories.insert(workflow.clone(), events),
+                    Err(error) => record.broken(error),
+                }
+            }
+        }
+        match witness::judge(&calls, &histories) {
+            Ok(report) => record.note(format_args!("{report:?}")),
+            Err(broken) => record.broken(broken),
+        }
+        match linearizability::judge(&calls).passed() {
+            Ok(()) => record.count("run judged by its calls"),
+            Err(why) => record.broken(why),
+        }
     }
 
     fn report(self, seed: u64) -> Report {

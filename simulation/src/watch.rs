@@ -46,7 +46,19 @@ struct Inner {
     owners: EpochsHaveOneOwner,
     log: BTreeMap<u64, Logged>,
     acknowledged: Vec<Acknowledged>,
-    leaders: BTreeMap<NodeName, (u64, Option<NodeName>)>,
+    nodes: BTreeMap<NodeName, Known>,
+}
+
+/// What was seen of a node last.
+#[derive(Default)]
+struct Known {
+    boot: u64,
+    term: u64,
+    leader: Option<NodeName>,
+    snapshot: u64,
+    purged: u64,
+    /// The last entry that this process was seen to apply.
+    applied: u64,
 }
 
 impl Watch {
@@ -74,7 +86,7 @@ impl Watch {
             disk,
             boot,
             term: status.term,
-            leader: leader.clone(),
+            leader,
             purged: status.purged.unwrap_or(0),
             snapshot: status.snapshot.unwrap_or(0),
             applied: status.applied.unwrap_or(0),
@@ -85,16 +97,40 @@ impl Watch {
         self.hold(inner.seen.observe(&seen));
         // The hash covers what it says, which is less than what is applied where an entry holds nothing; none is 0.
         if hash != 0 {
-            self.hold(inner.seen.states.observe(&Observation { applied: hashed, hash: Some(hash), ..seen }));
+            self.hold(inner.seen.states.observe(&Observation { applied: hashed, hash: Some(hash), ..seen.clone() }));
         }
         let entries: Vec<_> = node.view(|machine, _| machine.shards().cloned().collect());
         self.hold(inner.owners.directory(&host.name, boot, &entries));
-        let now = (status.term, leader);
-        if inner.leaders.get(&host.name) != Some(&now) {
-            let leader = now.1.as_ref().map_or("nobody", NodeName::as_str);
-            self.record.note(format_args!("{} follows {leader} in term {}", host.name, now.0));
-            inner.leaders.insert(host.name.clone(), now);
+        self.count(inner.nodes.entry(host.name.clone()).or_default(), &seen, boot);
+    }
+
+    /// Counts what a node has done since it was looked at last.
+    fn count(&self, known: &mut Known, seen: &Observation, boot: u64) {
+        if known.boot != boot {
+            *known = Known { boot, ..Known::default() };
         }
+        if (known.term, &known.leader) != (seen.term, &seen.leader) {
+            let leader = seen.leader.as_ref().map_or("nobody", NodeName::as_str);
+            self.record.note(format_args!("{} follows {leader} in term {}", seen.node, seen.term));
+        }
+        if known.snapshot != 0 && seen.snapshot > known.snapshot {
+            self.record.count("snapshot taken or installed");
+        }
+        if known.purged != 0 && seen.purged > known.purged {
+            self.record.count("log purged");
+        }
+        if known.applied != 0 && seen.applied > known.applied {
+            self.record.count("snapshot installed");
+            self.record.note(format_args!("{} leaps from {} to {}", seen.node, known.applied, seen.applied));
+        }
+        *known = Known {
+            boot,
+            term: seen.term,
+            leader: seen.leader.clone(),
+            snapshot: seen.snapshot.max(1),
+            purged: seen.purged.max(1),
+            applied: seen.applied,
+        };
     }
 
     fn applied(&self, node: &NodeName, index: u64, term: u64, entry: &AppliedEntry<'_>) {
@@ -107,6 +143,7 @@ impl Watch {
         let mut inner = self.inner.lock();
         self.hold(inner.entries.applied(node, index, term, digest));
         inner.log.entry(index).or_insert(logged);
+        inner.nodes.entry(node.clone()).or_default().applied = index;
         self.record.note(format_args!("{node} applies {index} of term {term}: {digest:016x}"));
     }
 
@@ -148,10 +185,13 @@ impl Watch {
                     }
                     Logged::Requests(entry) => (entry.requests.clone(), replay.entry(*index, entry.clone())?),
                 };
+                let adopted = |reply: &&Result<Reply, Reject>| matches!(reply, Ok(Reply::Adopted(_)));
+                replies.iter().filter(adopted).for_each(|_| self.record.count("shard adopted"));
                 while let Some(next) = acknowledged.next_if(|next| next.index == *index) {
                     let said = requests.iter().zip(&replies).any(|said| said == (&next.request, &next.reply));
                     if !said {
-                        self.record.broken(format_args!("{next:?} was acknowledged, and the log has {replies:?} there"));
+                        self.record
+                            .broken(format_args!("{next:?} was acknowledged, and the log has {replies:?} there"));
                     }
                 }
             }
@@ -159,8 +199,13 @@ impl Watch {
         })();
         match checked {
             Ok(replayed) if replayed == hash => {}
-            Ok(replayed) => self.record.broken(format_args!("the log leads to {replayed:016x}, the nodes are at {hash:016x}")),
-            Err(broken) => self.record.broken(broken),
+            Ok(replayed) => {
+                self.record.broken(format_args!("the log leads to {replayed:016x}, the nodes are at {hash:016x}"))
+            }
+            Err(broken) => {
+                self.record.broken(broken);
+                return inner.log.len();
+            }
         }
         if let Some(lost) = acknowledged.next() {
             self.record.broken(format_args!("{lost:?} was acknowledged and is not in the log"));

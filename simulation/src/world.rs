@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use holdfast_checkers::history::Recorder;
 use holdfast_machine::NodeName;
 use parking_lot::Mutex;
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub lost_replies: u64,
     /// Engines, workers, and clients that append.
     pub clients: (u64, u64, u64),
+    /// How far clocks are stepped at most. Beyond the time for which replies are remembered, a retry may be a second call.
+    pub clock_step_ms: i64,
 }
 
 impl Settings {
@@ -50,6 +53,7 @@ impl Settings {
             message_ms: messages,
             lost_replies: *random.pick(&[0, 2, 5]),
             clients: (random.between(1, 3), random.between(1, 3), random.between(1, 2)),
+            clock_step_ms: *random.pick(&[5_000, 5_000, 120_000, 3_600_000]),
         }
     }
 }
@@ -66,6 +70,8 @@ pub struct World {
     pub hosts: Vec<Arc<Host>>,
     /// Connections between nodes.
     pub wires: Wires,
+    /// What clients called, and what they were answered.
+    pub calls: Recorder,
     /// Replies that are lost, of a hundred, while there are faults.
     pub lost_replies: u64,
     elapsed: Arc<AtomicU64>,
@@ -89,6 +95,7 @@ impl World {
             record,
             hosts,
             wires: Wires::default(),
+            calls: Recorder::default(),
             lost_replies: settings.lost_replies,
             elapsed,
             random: Mutex::new(random),

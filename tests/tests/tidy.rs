@@ -26,7 +26,8 @@ const FORBIDDEN: [(&str, &[&str]); 9] = [
 ];
 
 /// Packages that only tests build on.
-const FOR_TESTS_ALONE: [&str; 3] = ["holdfast-conformance", "holdfast-tests", "holdfast-checkers"];
+const FOR_TESTS_ALONE: [&str; 4] =
+    ["holdfast-conformance", "holdfast-tests", "holdfast-checkers", "holdfast-simulation"];
 
 #[test]
 fn source_files_are_short_and_say_why_they_exist() {
@@ -95,7 +96,8 @@ fn crates_know_only_the_layers_below_them() {
 #[test]
 fn nothing_but_tests_builds_on_tests() {
     let mut offences = Vec::new();
-    for path in files_ending("Cargo.toml").into_iter().filter(|path| !path.ends_with("tests/Cargo.toml")) {
+    let is_for_tests = |path: &PathBuf| path.ends_with("tests/Cargo.toml") || path.ends_with("simulation/Cargo.toml");
+    for path in files_ending("Cargo.toml").into_iter().filter(|path| !is_for_tests(path)) {
         let manifest = fs::read_to_string(&path).unwrap();
         for dependency in dependencies(&manifest).into_iter().filter(|name| FOR_TESTS_ALONE.contains(name)) {
             offences.push(format!("{} depends on {dependency}", shown(&path)));

@@ -35,7 +35,8 @@ pub fn listings(
     rows: &Rows,
 ) -> ArchiveResult<Listings> {
     let namespaces: BTreeSet<&Namespace> = rows.values().map(|row| &row.namespace).collect();
-    let shards = || (0..machine.shard_count()).map(ShardId);
+    // Before a cluster has shards, all is in the first.
+    let shards = || (0..machine.shard_count().max(1)).map(ShardId);
     let key = |(key, _): (DispatchKey, Row)| key;
     let letters_of = |id| {
         try_pages(|last: Option<&DispatchKey>| {

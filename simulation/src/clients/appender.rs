@@ -32,7 +32,10 @@ async fn fill(caller: &mut Caller, workflow: &WorkflowId) -> turmoil::Result {
             Err(Reject::SequenceConflict { found, .. }) if settled.retried && found == known.len() as u64 => {}
             other => {
                 let length = known.len();
-                caller.world.record.broken(format_args!("{workflow} has {length} events; an append was told {other:?}"));
+                caller
+                    .world
+                    .record
+                    .broken(format_args!("{workflow} has {length} events; an append was told {other:?}"));
             }
         }
         if caller.random.chance(25) {

@@ -1,6 +1,6 @@
 //! A worker: it claims rows under a lease, and completes, fails, hands back, or forgets them.
 
-use holdfast_machine::{Claim, Claimed, Claimant, Command, NewHolder, Payload, Reply, Scope};
+use holdfast_machine::{Claim, Claimant, Claimed, Command, NewHolder, Payload, Reply, Scope};
 
 use super::Caller;
 use crate::draw::Draw;
