@@ -6,10 +6,12 @@
 //! - [`effects`]: every acknowledged write stands where its answer said, once, and every event that stands is of a call
 //!   that was acknowledged, or of one whose outcome was unknown (invariants 5, 6 and 9);
 //! - [`claims`]: no token twice, no row under two claims at a time, and nothing done under a claim that another one has
-//!   replaced (invariants 11, 12 and 13).
+//!   replaced (invariants 11, 12 and 13);
+//! - [`log`]: where a whole log is at hand, every answer is the one that follows from it (all of them at once).
 
 mod claims;
 mod effects;
+pub mod log;
 mod order;
 
 use std::collections::BTreeMap;
@@ -60,4 +62,13 @@ pub fn judge(calls: &[Call], histories: &Histories) -> Result<Report, Broken> {
         events: effects.events,
         claims,
     })
+}
+
+/// Holds the acknowledged writes of these calls against histories, and says nothing of what else stands there. Gives how
+/// many events they wrote.
+///
+/// # Errors
+/// The first acknowledged write that is not there, or not where its answer said.
+pub fn acknowledged(calls: &[Call], histories: &Histories) -> Result<usize, Broken> {
+    effects::all_acknowledged(calls, histories).map(|owners| owners.len())
 }

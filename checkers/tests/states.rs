@@ -135,3 +135,18 @@ fn every_property_is_looked_at_somewhere() {
         assert!(std::path::Path::new(&file).exists(), "{file}");
     }
 }
+
+/// The table of the document names every file there is, and none that is not.
+#[test]
+fn the_document_lists_the_invariants() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/invariants");
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/testing.md")).unwrap();
+    let section = document.split("## The invariants").nth(1).unwrap().split("\n## ").next().unwrap();
+    let files: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let missing: Vec<&String> = files.iter().filter(|file| !section.contains(&format!("`{file}`"))).collect();
+    assert!(missing.is_empty(), "not in the table: {missing:?}");
+    let named = section.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs") && !word.contains('/'));
+    let odd: Vec<&str> = named.filter(|word| !files.iter().any(|file| file == word)).collect();
+    assert!(odd.is_empty(), "there are no such files: {odd:?}");
+}

@@ -204,6 +204,7 @@ impl Replica {
         let index = file.header.applied.index;
         self.hashes.push(index, machine.state_hash());
         drop(machine);
+        tracing::info!(index, "a snapshot was installed");
         self.progress.durable_to(Some(index));
         self.progress.applied_to(index);
         self.feed.jumped(index);

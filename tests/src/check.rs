@@ -1,8 +1,12 @@
-//! The invariants, one property a file, checked through the API as any user could.
+//! The invariants, one property a file, checked through the API as any user could, and on the disks of nodes that have
+//! stopped. What the crate `checkers` knows is not told here again.
 
+pub mod calls;
+pub mod directories;
+pub mod events;
 pub mod fan_out;
 pub mod history;
-pub mod ledger;
+pub mod lookout;
 pub mod outcomes;
 pub mod rows;
 pub mod state;

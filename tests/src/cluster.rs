@@ -9,11 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
 use holdfast_client::{Client, ClientOptions, ClusterView, ReadMode};
 use holdfast_machine::{Fence, Liveness, NodeName, ShardEntry, ShardId, WorkflowId};
 use tempfile::TempDir;
 
 use crate::check;
+use crate::check::directories::Looked;
 use crate::links::Links;
 use crate::ports::free_port;
 use crate::process::{NodeProcess, Process};
@@ -23,6 +25,8 @@ use crate::wait::{LONG, wait_until};
 
 /// The names of the nodes, in the order of their Raft ids.
 pub const NAMES: [&str; 3] = ["node-a", "node-b", "node-c"];
+/// The id of a test's cluster.
+const CLUSTER: &str = "test";
 /// Shards of a test's cluster: few enough to look at all, enough for every node to own some.
 pub const SHARDS: u32 = 12;
 /// Longest time for an answer to a plain HTTP request.
@@ -118,7 +122,7 @@ impl Setup {
             let http = free_port()?;
             let own = [
                 ("HOLDFAST_NODE_NAME", name.to_owned()),
-                ("HOLDFAST_CLUSTER_ID", "test".to_owned()),
+                ("HOLDFAST_CLUSTER_ID", CLUSTER.to_owned()),
                 ("HOLDFAST_MEMBERS", members.join(",")),
                 ("HOLDFAST_HTTP_LISTEN", format!("127.0.0.1:{http}")),
                 ("HOLDFAST_PEER_LISTEN", format!("127.0.0.1:{}", peer_ports[&id])),
@@ -330,6 +334,24 @@ impl Cluster {
     /// # Errors
     /// When the cluster does not come to rest, or an invariant is broken.
     pub async fn finish(mut self) -> Result<()> {
+        self.come_to_rest().await?;
+        self.finished = true;
+        Ok(())
+    }
+
+    /// Ends a story in the same way, then stops the nodes and looks at what they have on their disks.
+    ///
+    /// # Errors
+    /// As [`Cluster::finish`], or when what is on the disks is not sound.
+    pub async fn finish_on_disk(mut self) -> Result<Looked> {
+        self.come_to_rest().await?;
+        try_join_all(self.nodes.iter().map(|node| node.stop(LONG))).await?;
+        let looked = check::directories::sound(&self.nodes, CLUSTER)?;
+        self.finished = true;
+        Ok(looked)
+    }
+
+    async fn come_to_rest(&mut self) -> Result<()> {
         if let Some(links) = &self.links {
             links.mend();
         }
@@ -340,9 +362,7 @@ impl Cluster {
         }
         self.workers.clear();
         self.whole().await?;
-        check::state::same_on_all(&self.clients).await?;
-        self.finished = true;
-        Ok(())
+        check::state::same_on_all(&self.clients).await.map(drop)
     }
 }
 

@@ -5,7 +5,7 @@
 //!   order in which stories get the machine;
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `embedded`: whole nodes in the test's own process;
-//! - `work`, `load`: what an engine and its workers do; `engine`, `programs`, `story`: engines and workers that do as
+//! - `work`, `load`: what an engine and its workers do, `recorded` with every call taken down; `engine`, `programs`, `story`: engines and workers that do as
 //!   they are told, and their workflows;
 //! - `troupe`: a cluster with engines inside, and workers beside it; `crew`: workers in the test's own process;
 //!   `stream`: sessions by hand;
@@ -31,6 +31,7 @@ pub mod ports;
 pub mod process;
 pub mod program;
 pub mod programs;
+pub mod recorded;
 pub mod story;
 pub mod stream;
 pub mod troupe;

@@ -1,17 +1,20 @@
-//! Load with a ledger: writers that grow workflows of their own and workers that complete rows, while the
-//! cluster is being broken around them.
+//! Load whose calls are taken down: writers that grow workflows of their own and workers that complete rows, while
+//! the cluster is being broken around them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use holdfast_client::{Client, ClientError, ClientOptions, ReadMode, Write};
-use holdfast_machine::{Payload, WorkflowId};
+use anyhow::{Result, ensure};
+use holdfast_checkers::history::{Call, Recorder};
+use holdfast_client::{Client, ClientOptions, Write};
+use holdfast_machine::{Commit, DispatchKey, Payload, WorkflowId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::check::ledger::{Ledger, Told};
+use crate::check::calls::{self, Judged};
+use crate::recorded::{Recorded, Told};
 use crate::wait::{LONG, wait_until};
 use crate::{check, work};
 
@@ -28,10 +31,10 @@ const LEASE_MS: u64 = 2_000;
 /// Running writers and workers.
 #[derive(Debug)]
 pub struct Load {
-    ledger: Arc<Ledger>,
+    recorder: Arc<Recorder>,
     /// Acknowledged writes so far.
     progress: Arc<AtomicU64>,
-    /// Calls that have no answer yet.
+    /// Writes that have no answer yet.
     under_way: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<Result<()>>>,
@@ -39,11 +42,8 @@ pub struct Load {
 
 #[derive(Debug, Clone)]
 struct Hand {
-    number: usize,
-    client: Client,
-    ledger: Arc<Ledger>,
+    calls: Recorded,
     progress: Arc<AtomicU64>,
-    under_way: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
 }
 
@@ -54,7 +54,7 @@ impl Load {
     /// When a URL is none.
     pub fn start(urls: &[&str], writers: usize) -> Result<Self> {
         let mut load = Self {
-            ledger: Arc::default(),
+            recorder: Arc::default(),
             progress: Arc::default(),
             under_way: Arc::default(),
             stop: watch::Sender::new(false),
@@ -71,23 +71,22 @@ impl Load {
             let mut urls = urls.to_vec();
             let places = urls.len();
             urls.rotate_left(number % places);
-            let hand = Hand {
-                number,
-                client: Client::with_options(urls, options.clone())?,
-                ledger: Arc::clone(&load.ledger),
+            let client = Client::with_options(urls, options.clone())?;
+            let hand = |number| Hand {
+                calls: Recorded {
+                    number,
+                    client: client.clone(),
+                    recorder: Arc::clone(&load.recorder),
+                    under_way: Arc::clone(&load.under_way),
+                },
                 progress: Arc::clone(&load.progress),
-                under_way: Arc::clone(&load.under_way),
                 stop: load.stop.subscribe(),
             };
-            load.tasks.push(tokio::spawn(hand.clone().write()));
-            load.tasks.push(tokio::spawn(hand.work()));
+            let (writer, worker) = (hand(2 * number as u64), hand(2 * number as u64 + 1));
+            load.tasks.push(tokio::spawn(writer.write()));
+            load.tasks.push(tokio::spawn(worker.work()));
         }
         Ok(load)
-    }
-
-    /// What was written.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
     }
 
     /// Acknowledged writes so far.
@@ -100,16 +99,21 @@ impl Load {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Ends the load; every call under way gets its answer first.
+    /// The calls so far.
+    pub fn calls(&self) -> Vec<Call> {
+        self.recorder.history()
+    }
+
+    /// Ends the load; every call under way gets its answer first. Then all that was told is held against what is there.
     ///
     /// # Errors
-    /// When a writer or a worker met an answer that should not be possible.
-    pub async fn stop(self) -> Result<Arc<Ledger>> {
+    /// When a writer or a worker met an answer that should not be possible, or when the answers contradict each other.
+    pub async fn stop(self, client: &Client) -> Result<Judged> {
         self.stop.send_replace(true);
         for task in self.tasks {
             task.await??;
         }
-        Ok(self.ledger)
+        calls::judge(client, self.recorder).await
     }
 }
 
@@ -118,19 +122,8 @@ impl Hand {
         !*self.stop.borrow()
     }
 
-    /// The answer of a write, which counts as under way until it is there.
-    async fn answer<T>(&self, call: impl Future<Output = T>) -> T {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        let answer = call.await;
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
-        answer
-    }
-
-    fn enter(&self, workflow: &WorkflowId, mark: &str, told: Told) {
-        self.ledger.enter(workflow, mark, told);
-        if matches!(told, Told::Written(_)) {
-            self.progress.fetch_add(1, Ordering::Relaxed);
-        }
+    fn count<T>(&self, told: &Told<T>) {
+        self.progress.fetch_add(u64::from(matches!(told, Told::Done(_))), Ordering::Relaxed);
     }
 
     async fn write(self) -> Result<()> {
@@ -138,7 +131,7 @@ impl Hand {
             if !self.goes_on() {
                 break;
             }
-            let id = work::id(&format!("load-{}-{workflow}", self.number))?;
+            let id = work::id(&format!("load-{}-{workflow}", self.calls.number))?;
             self.grow(&id).await?;
         }
         Ok(())
@@ -148,13 +141,10 @@ impl Hand {
     async fn grow(&self, id: &WorkflowId) -> Result<()> {
         let rows = (1..=ROWS).map(|ordinal| work::row(ordinal, "work", QUEUE)).collect::<Result<_>>()?;
         let mut opening = work::opening(id, rows)?;
-        let mark = format!("{id} opens");
-        opening.events[0].payload = Payload::text(&mark);
-        let opened = self.answer(self.client.commit(opening, Write::default())).await;
-        // The mark is on the first event.
-        let told = told(opened.map(|_| 1))?;
-        self.enter(id, &mark, told);
-        if !matches!(told, Told::Written(_)) {
+        opening.events[0].payload = Payload::text(format!("{id} opens"));
+        let opened = self.calls.commit(opening).await?;
+        self.count(&opened);
+        if !matches!(opened, Told::Done(_)) {
             // A note must not be what opens the workflow.
             return Ok(());
         }
@@ -164,47 +154,38 @@ impl Hand {
             }
             self.note(id, &format!("{id} note {number}")).await?;
         }
-        Ok(())
+        self.calls.row(&DispatchKey { workflow: id.clone(), ordinal: 1 }).await
     }
 
     /// Adds one note behind whatever the history ends with; workers write to it as well.
     async fn note(&self, id: &WorkflowId, mark: &str) -> Result<()> {
-        let mut end = Told::Refused;
-        while self.goes_on() {
-            let Some(head) = self.head(id).await else { continue };
-            let append = self.client.append(id, head, vec![work::note(mark)], Write::default());
-            let answer = self.answer(append).await;
-            end = told(answer.map(|committed| committed.value.head))?;
-            if end != Told::Refused {
+        for attempt in 0u64.. {
+            if !self.goes_on() {
+                break;
+            }
+            let Some(events) = self.calls.history(id).await? else { continue };
+            // Each attempt has words of its own: one that was refused must not be found.
+            let note = work::note(&format!("{mark}, attempt {attempt}"));
+            let told = self.calls.commit(Commit::new(id.clone(), events.len() as u64).event(note)).await?;
+            self.count(&told);
+            if matches!(told, Told::Done(_) | Told::Unknown) {
                 break;
             }
         }
-        self.enter(id, mark, end);
         Ok(())
     }
 
-    async fn head(&self, id: &WorkflowId) -> Option<u64> {
-        let view = self.client.workflow(id, ReadMode::Linearizable).await.ok()?;
-        Some(view.value.workflow.map_or(0, |workflow| workflow.head))
-    }
-
     async fn work(self) -> Result<()> {
-        let claimant = format!("worker {}", self.number);
+        let claimant = format!("worker {}", self.calls.number);
         while self.goes_on() {
             let mut call = work::lease(QUEUE, 4, &claimant, LEASE_MS)?;
             call.wait_ms = 200;
-            let Ok(deliveries) = self.client.claim(call, Write::default()).await else { continue };
-            for delivery in deliveries.value {
+            let Told::Done(deliveries) = self.calls.claim(call).await? else { continue };
+            for delivery in deliveries {
                 let mark = format!("{} done by {claimant} under {}", delivery.key, delivery.token);
-                let result = Payload::text(&mark);
-                let complete = self.client.complete(&delivery.key, Some(delivery.token), result, Write::default());
-                let answer = self.answer(complete).await.map(|completed| completed.value);
-                let told = match answer {
-                    Ok(None) => anyhow::bail!("{} is gone", delivery.key),
-                    Ok(Some(seq)) => told(Ok(seq))?,
-                    Err(error) => told(Err(error))?,
-                };
-                self.enter(&delivery.key.workflow, &mark, told);
+                let told = self.calls.complete(&delivery, Payload::text(&mark)).await?;
+                ensure!(told != Told::Done(None), "{} is gone", delivery.key);
+                self.count(&told);
             }
         }
         Ok(())
@@ -215,7 +196,7 @@ impl Hand {
 ///
 /// # Errors
 /// When rows stay behind, or an invariant is broken.
-pub async fn drain(client: &Client, ledger: &Ledger) -> Result<()> {
+pub async fn drain(client: &Client, workflows: &BTreeSet<WorkflowId>) -> Result<()> {
     wait_until("no row is left", LONG, async || {
         let call = work::lease(QUEUE, 100, "the last worker", work::LONG_LEASE_MS)?;
         for delivery in client.claim(call, Write::default()).await?.value {
@@ -226,22 +207,11 @@ pub async fn drain(client: &Client, ledger: &Ledger) -> Result<()> {
         Ok(())
     })
     .await?;
-    for id in ledger.workflows() {
-        let history = check::workflow(client, &id).await?;
+    for id in workflows {
+        let history = check::workflow(client, id).await?;
         if !history.is_empty() {
-            check::outcomes::exactly_one(&id, &history, 1..=ROWS)?;
+            check::outcomes::exactly_one(id, &history, 1..=ROWS)?;
         }
     }
     Ok(())
-}
-
-/// What an answer says of a write. A refusal or a failure to reach anybody means that nothing was written.
-fn told(answer: Result<u64, ClientError>) -> Result<Told> {
-    Ok(match answer {
-        Ok(seq) => Told::Written(seq),
-        Err(ClientError::Unknown(_)) => Told::Unknown,
-        Err(ClientError::Reject(_)) => Told::Refused,
-        Err(error) if error.is_retryable() => Told::Refused,
-        Err(error) => return Err(error).context("an answer that no story expects"),
-    })
 }

@@ -14,13 +14,10 @@ pub struct Effects {
 }
 
 /// Which call wrote each event, by workflow and number.
-type Owners<'a> = BTreeMap<(&'a WorkflowId, u64), &'a Call>;
+pub type Owners<'a> = BTreeMap<(&'a WorkflowId, u64), &'a Call>;
 
 pub fn check(calls: &[Call], histories: &Histories) -> Result<Effects, Broken> {
-    let mut owners = Owners::new();
-    for call in calls {
-        acknowledged(call, histories, &mut owners)?;
-    }
+    let mut owners = all_acknowledged(calls, histories)?;
     let unknown_found = unknown(calls, histories, &mut owners)?;
     for (workflow, events) in histories {
         for event in events {
@@ -31,6 +28,13 @@ pub fn check(calls: &[Call], histories: &Histories) -> Result<Effects, Broken> {
     in_time(&owners)?;
     reads(calls, histories, &owners)?;
     Ok(Effects { unknown_found, events: owners.len() })
+}
+
+/// The calls whose acknowledged events stand where their answers said.
+pub fn all_acknowledged<'a>(calls: &'a [Call], histories: &'a Histories) -> Result<Owners<'a>, Broken> {
+    let mut owners = Owners::new();
+    calls.iter().try_for_each(|call| acknowledged(call, histories, &mut owners))?;
+    Ok(owners)
 }
 
 /// What an answer says was written is there.

@@ -94,12 +94,14 @@ fn made_forgotten(run: &Run) -> Option<Run> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn what_was_true_is_believed(acts in acts(60)) {
         let run = play(&acts);
         prop_assert_eq!(verdicts(&run), (Ok(()), Ok(())));
+        let resolved = witness::log::judge(&run.calls, run.log.clone());
+        prop_assert!(resolved.is_ok(), "{:?}", resolved);
     }
 
     #[test]
@@ -113,9 +115,22 @@ proptest! {
             let (by_witness, by_order) = verdicts(&changed);
             prop_assert!(by_witness.is_err(), "{what}: the witness believes it");
             prop_assert!(by_order.is_err(), "{what}: there is an order for it");
+            if what != "stale" {
+                let by_log = witness::log::judge(&changed.calls, changed.log);
+                prop_assert!(by_log.is_err(), "{what}: the log confirms it: {by_log:?}");
+            }
         }
         if let Some(forgotten) = made_forgotten(&run) {
             prop_assert!(verdicts(&forgotten).0.is_err(), "forgotten: the witness believes it");
+            // The same of the log: what was acknowledged at an index is missed there.
+            let written = |call: &&Call| matches!(call.asked, Asked::Write(_));
+            let told = run.calls.iter().filter(written).filter_map(|call| match call.outcome {
+                Outcome::Ok { index, .. } => Some(index),
+                _ => None,
+            });
+            let lost = told.max().unwrap_or_default();
+            let log = run.log.iter().filter(|(index, _)| *index != lost).cloned();
+            prop_assert!(witness::log::judge(&run.calls, log).is_err(), "{lost} is not missed");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use holdfast_checkers::history::{Answer, Asked, Call, Outcome, digest};
 use holdfast_checkers::witness::Histories;
+use holdfast_checkers::witness::log::Logged;
 use holdfast_machine::{
     Claim, Command, Commit, DispatchKey, Entry, Machine, MemoryArchive, Millis, NewEvent, NewHolder, NewRow, Payload,
     Reject, Reply, Request, RetryPolicy, Scope, Timeouts, WorkflowId,
@@ -61,6 +62,7 @@ pub fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
 pub struct Run {
     pub calls: Vec<Call>,
     pub histories: Histories,
+    pub log: Vec<(u64, Logged)>,
 }
 
 struct Player {
@@ -70,6 +72,7 @@ struct Player {
     now: u64,
     claims: Vec<(DispatchKey, holdfast_machine::ClaimToken)>,
     heads: BTreeMap<WorkflowId, u64>,
+    log: Vec<(u64, Logged)>,
 }
 
 fn workflow(number: usize) -> WorkflowId {
@@ -78,8 +81,9 @@ fn workflow(number: usize) -> WorkflowId {
 
 pub fn play(acts: &[Act]) -> Run {
     let (machine, archive) = (Machine::default(), MemoryArchive::default());
-    let mut player = Player { machine, archive, index: 0, now: 1_000, claims: Vec::new(), heads: BTreeMap::new() };
-    player.apply(Command::Create { shard_count: 2 }).unwrap();
+    let (claims, heads, log) = (Vec::new(), BTreeMap::new(), Vec::new());
+    let mut player = Player { machine, archive, index: 0, now: 1_000, claims, heads, log };
+    player.apply(Request::from(Command::Create { shard_count: 2 })).unwrap();
     let mut calls = Vec::new();
     for (act, moment) in acts.iter().zip((10_000..).step_by(1_000)) {
         player.now += act.wait;
@@ -99,13 +103,14 @@ pub fn play(acts: &[Act]) -> Run {
         (id, events)
     });
     let histories = histories.filter(|(_, events)| !events.is_empty()).collect();
-    Run { calls, histories }
+    Run { calls, histories, log: player.log }
 }
 
 impl Player {
-    fn apply(&mut self, command: Command) -> Result<Reply, Reject> {
+    fn apply(&mut self, request: Request) -> Result<Reply, Reject> {
         self.index += 1;
-        let entry = Entry { at: Millis(self.now), requests: vec![Request::from(command)] };
+        let entry = Entry { at: Millis(self.now), requests: vec![request] };
+        self.log.push((self.index, Logged::Entry(entry.clone())));
         let mut applied = self.machine.apply(self.index, entry, &self.archive).unwrap();
         self.archive.commit(self.machine.take_writes());
         applied.replies.remove(0)
@@ -147,7 +152,9 @@ impl Player {
                 Command::Heartbeat { key, token, lease_ms: LEASE_MS, details: Payload::default() }
             }
         };
-        Some(Asked::Write(Request::from(command)))
+        // Half of the calls have a key of their own.
+        let key = (moment / 1_000 % 2 == 0).then(|| moment.to_string().parse().unwrap());
+        Some(Asked::Write(Request { idempotency_key: key, ..Request::from(command) }))
     }
 
     fn answer(&mut self, asked: &Asked) -> Outcome {
@@ -157,7 +164,7 @@ impl Player {
                 Answer::History { head: events.len() as u64, digest: digest(&events) }
             }
             Asked::Row(key) => Answer::Row(self.machine.row(&self.archive, key).unwrap().map(|row| row.status)),
-            Asked::Write(request) => match self.apply(request.command.clone()) {
+            Asked::Write(request) => match self.apply(request.clone()) {
                 Err(reject) => return Outcome::Refused { index: Some(self.index), reject },
                 Ok(reply) => {
                     if let Reply::Claimed { claims } = &reply {

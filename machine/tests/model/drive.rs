@@ -7,8 +7,8 @@ use holdfast_machine::{
 };
 
 use crate::ops::{Event, Fencing, Limits, Move, Op, Seq, Timer, Token, What};
-use crate::oracle::Oracle;
 use crate::{find, sessions};
+use holdfast_checkers::oracle::Oracle;
 
 pub const ORDINALS: [u64; 5] = [0, 1, 2, 3, u64::MAX];
 const KINDS: [EventKind; 9] = [

@@ -1,4 +1,4 @@
-//! Random runs of the machine next to an independent, naive model of the contract. After each log entry:
+//! Random runs of the machine next to an independent, naive model of the contract (`checkers/src/oracle.rs`). After each log entry:
 //! equal replies, equal rows and histories, the properties of `checkers`, equal hashes of a machine that is reloaded from its
 //! archive now and then and of one that never is, and everything that was said reads back from both encodings.
 
@@ -7,22 +7,13 @@
 mod drive;
 mod find;
 mod ops;
-mod oracle;
-mod oracle_deadlines;
-mod oracle_histories;
-mod oracle_listings;
-mod oracle_moves;
-mod oracle_namespaces;
-mod oracle_nodes;
-mod oracle_removal;
-mod oracle_rows;
-mod oracle_sessions;
 mod sessions;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use holdfast_checkers::invariants::check_step;
+use holdfast_checkers::oracle::{Oracle, plain};
 use holdfast_checkers::replay::may_be_better_later;
 use holdfast_checkers::{Snapshot, Step as EntryStep};
 use holdfast_machine::{
@@ -30,7 +21,6 @@ use holdfast_machine::{
     SessionReply, limits,
 };
 use ops::{Op, Step};
-use oracle::{Oracle, plain};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -239,6 +229,8 @@ impl Run {
     /// may be different.
     fn alone(&mut self, command: Command, fence: Option<Fence>) {
         self.entry(vec![Request::from(Command::Tick)]);
+        // A row with a timeout of no time at all that this entry gave out comes back with the next one, whatever that says.
+        let is_quiet = self.machine.next_deadline().is_none_or(|at| at > self.machine.now());
         let before = self.stored();
         self.index += 1;
         let request = Request { idempotency_key: None, fence, command };
@@ -250,7 +242,7 @@ impl Run {
         let reply = &applied.replies[0];
         self.note(reply);
         assert_eq!(plain(reply.clone()), plain(expected[0].clone()));
-        if reply.is_err() && !self.finishes_a_rearmed_row(reply) {
+        if reply.is_err() && is_quiet && !self.finishes_a_rearmed_row(reply) {
             assert_eq!(before, self.stored(), "{entry:?} was refused and changed something");
             assert!(applied.events.is_empty() && applied.effects.is_empty(), "{entry:?} was refused and told of it");
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::drive::{boot, namespace, node};
-use crate::oracle::Oracle;
+use holdfast_checkers::oracle::Oracle;
 
 #[derive(Debug, Clone)]
 pub enum Change {

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use holdfast_checkers::history::Call;
 use holdfast_client::{ClientError, ReadMode, Write};
 use holdfast_machine::{Payload, Reject};
-use holdfast_tests::check::ledger::Ledger;
+use holdfast_tests::check::calls;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::load::{self, Load};
 use holdfast_tests::process::NodeProcess;
@@ -64,15 +65,15 @@ async fn a_new_cluster_goes_on_from_a_backup_that_was_taken_under_load() -> Resu
     let urls: Vec<&str> = old.nodes.iter().map(|node| node.url.as_str()).collect();
     let load = Load::start(&urls, 3)?;
     grown(&load).await?;
-    let acknowledged = load.ledger().copy();
+    let (written, acknowledged) = (load.written(), load.calls());
     let taken = back_up(&old, &file)?;
     ensure!(taken["cluster"] == "test" && taken["index"].as_u64() > Some(0), "{taken}");
-    let under_way = load.written() - acknowledged.written() as u64;
+    let under_way = load.written() - written;
     grown(&load).await?;
     let second = back_up(&old, &later)?;
     ensure!(second["index"].as_u64() > taken["index"].as_u64(), "{taken} and then {second}");
-    load.stop().await?;
-    println!("{} writes acknowledged before, {under_way} while the backup was taken: {taken}", acknowledged.written());
+    load.stop(&any).await?;
+    println!("{written} writes acknowledged before, {under_way} while the backup was taken: {taken}");
     ensure!(under_way > 0, "nothing was written while the backup was taken, so nothing was tried");
     let checked = verify(&old.nodes[0], &file)?;
     ensure!(checked == taken, "{checked} instead of {taken}");
@@ -103,7 +104,7 @@ async fn a_new_cluster_goes_on_from_a_backup_that_was_taken_under_load() -> Resu
     ensure!(matches!(&late, Err(ClientError::Reject(Reject::NotOwner { .. }))), "an old fence was taken: {late:?}");
     let delivery = work::claim(&client, "held", 1, "a worker of the new cluster").await?.remove(0);
     work::complete(&client, &delivery, "done").await?;
-    load::drain(&client, &acknowledged).await?;
+    load::drain(&client, &calls::workflows(&acknowledged)).await?;
     let view = client.workflow(&fenced, ReadMode::Linearizable).await?.value;
     let own = Write { fence: view.fence, ..Write::default() };
     client.append(&fenced, 1, vec![work::note("under the new owner")], own).await?;
@@ -123,11 +124,10 @@ async fn refused_for_its_base(cluster: &Cluster, other: usize) -> Result<()> {
 }
 
 /// Every write that was acknowledged before the backup was asked for is there, and log and time have gone on.
-async fn nothing_is_lost(cluster: &Cluster, acknowledged: &Ledger, index: u64) -> Result<()> {
-    let client = cluster.any()?;
-    let tally = acknowledged.check(&client).await?;
-    println!("of the restored cluster: {tally:?}");
-    ensure!(tally.written >= WRITES, "{tally:?}");
+async fn nothing_is_lost(cluster: &Cluster, acknowledged: &[Call], index: u64) -> Result<()> {
+    let events = calls::are_there(&cluster.any()?, acknowledged).await?;
+    println!("of the restored cluster: {events} events were acknowledged before");
+    ensure!(events as u64 >= WRITES, "{events} events");
     let view = cluster.view(0).await?;
     ensure!(view.applied > index, "log index {} after a backup at {index}", view.applied);
     Ok(())

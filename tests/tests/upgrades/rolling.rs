@@ -47,11 +47,10 @@ async fn a_cluster_is_rolled_from_the_version_before_to_this_one_and_back() -> R
         }
         grown(&load).await?;
     }
-    let ledger = load.stop().await?;
     let client = cluster.any()?;
-    let tally = ledger.check(&client).await?;
-    println!("three rolls over three nodes: {tally:?}");
-    load::drain(&client, &ledger).await?;
+    let judged = load.stop(&client).await?;
+    println!("three rolls over three nodes: {:?}", judged.report);
+    load::drain(&client, &judged.workflows).await?;
     let clients: Vec<_> = (0..cluster.nodes.len()).map(|node| cluster.client(node).clone()).collect();
     check::state::same_on_all(&clients).await?;
     cluster.finish().await

@@ -2,6 +2,17 @@
 //! its beginning, and what can be derived from a history is derived from it each time. It shares types with
 //! the machine, and no logic.
 
+mod deadlines;
+mod histories;
+mod listings;
+mod moves;
+mod namespaces;
+mod nodes;
+mod removal;
+mod rows;
+mod sessions;
+
+use crate::replay::may_be_better_later;
 use holdfast_machine::{
     Arming, BootId, ClaimToken, Command, Commit, DispatchKey, Entry, Fence, HistoryEvent, IdempotencyKey, Liveness,
     Member, Millis, Namespace, NamespaceState, NodeName, Reject, Reply, Request, Row, RowStatus, Session, SessionId,
@@ -197,16 +208,6 @@ impl Oracle {
         }
         keys.sort();
         keys
-    }
-}
-
-/// True for an answer that is not remembered.
-fn may_be_better_later(answer: &Answer) -> bool {
-    match answer {
-        Ok(Reply::Claimed { claims }) => claims.is_empty(),
-        answer => {
-            matches!(answer, Err(Reject::NotOwner { .. } | Reject::NodeState { .. } | Reject::BeingRemoved { .. }))
-        }
     }
 }
 

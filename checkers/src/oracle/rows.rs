@@ -5,10 +5,10 @@ use holdfast_machine::{
     NewHolder, NewRow, Payload, Reject, Reply, Returned, Row, RowClaim, RowStatus, Staged, WorkflowId, WorkflowStatus,
 };
 
+use crate::oracle::deadlines::is_overdue;
+use crate::oracle::histories::{fold, fresh, status_after};
+use crate::oracle::sessions::session_of;
 use crate::oracle::{Answer, Oracle, invalid, to_pending};
-use crate::oracle_deadlines::is_overdue;
-use crate::oracle_histories::{fold, fresh, status_after};
-use crate::oracle_sessions::session_of;
 
 impl Oracle {
     pub fn claim(&mut self, claim: &Claim) -> Answer {

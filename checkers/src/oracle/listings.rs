@@ -6,7 +6,7 @@ use holdfast_machine::{
 };
 
 use crate::oracle::Oracle;
-use crate::oracle_histories::ends_a_run;
+use crate::oracle::histories::ends_a_run;
 
 impl Oracle {
     /// The workflows that a query asks for, in its order.

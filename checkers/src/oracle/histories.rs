@@ -5,8 +5,8 @@ use holdfast_machine::{
     Reject, Reply, Row, RowStatus, Staged, TimerChange, Transition, WorkflowId, WorkflowStatus,
 };
 
+use crate::oracle::moves::{is_hand_back, with_outcomes};
 use crate::oracle::{Answer, Oracle, invalid};
-use crate::oracle_moves::{is_hand_back, with_outcomes};
 
 /// Status and run after a list of events.
 pub fn fold<'a>(events: impl Iterator<Item = (&'a EventKind, Option<u64>)>) -> (WorkflowStatus, u32) {
