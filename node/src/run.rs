@@ -376,7 +376,13 @@ fn options(config: &Config, identity: &Identity, environment: Environment, peer:
         confirmations: detector.confirmations,
         silence_ms: detector.silence_ms,
     };
-    options.compaction =
-        Compaction { snapshot_every: raft.snapshot_after, keep: raft.logs_kept, ..Compaction::default() };
+    let compaction = Compaction::default();
+    options.compaction = Compaction {
+        snapshot_every: raft.snapshot_after,
+        keep: raft.logs_kept,
+        // Whoever keeps little waits for little.
+        purge_batch: compaction.purge_batch.min(raft.logs_kept),
+        ..compaction
+    };
     options
 }

@@ -8,8 +8,6 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use holdfast_machine::{Entry, Member};
-use holdfast_storage::disk::{Disk, RealDisk};
-use holdfast_storage::state::StateKind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,10 +21,8 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// The way to the peers.
     pub network: Arc<dyn PeerNetwork>,
-    /// Where all files are, but for sled's.
-    pub disk: Arc<dyn Disk>,
-    /// Where the rows of the state are.
-    pub state: StateKind,
+    /// Where and how data is kept.
+    pub storage: holdfast_storage::Options,
     /// How long each write of the log waits for its disk, where that is not for a real disk to say. The log has no
     /// thread then.
     pub write_pause: Option<WritePause>,
@@ -43,8 +39,7 @@ impl Default for Environment {
         Self {
             clock: Arc::new(SystemClock),
             network: Arc::new(Tcp),
-            disk: Arc::new(RealDisk),
-            state: StateKind::default(),
+            storage: holdfast_storage::Options::default(),
             write_pause: None,
             observer: None,
         }

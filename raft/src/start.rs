@@ -117,9 +117,8 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
 }
 
 fn storage_options(environment: &Environment) -> holdfast_storage::Options {
-    let mut storage = holdfast_storage::Options { disk: environment.disk.clone(), ..Default::default() };
+    let mut storage = environment.storage.clone();
     storage.state.machine_version = holdfast_machine::STATE_VERSION.into();
-    storage.state.kind = environment.state;
     if environment.write_pause.is_some() {
         storage.log.writer = LogWriter::Driven;
     }

@@ -52,11 +52,14 @@ async fn live(node: Node, host: &Arc<Host>, world: &Arc<World>) -> std::io::Resu
 
 fn environment(host: &Arc<Host>, world: &Arc<World>) -> Environment {
     let pace = host.pace.clone();
+    let mut storage = holdfast_storage::Options { disk: Arc::new(host.boot()), ..Default::default() };
+    storage.state.kind = StateKind::Plain;
+    storage.log.segment_bytes = world.settings.segment_bytes;
+    storage.log.cache_bytes = 1 << 20;
     Environment {
         clock: host.clock.clone(),
         network: Arc::new(SimNetwork { node: host.name.to_string(), wires: world.wires.clone() }),
-        disk: Arc::new(host.boot()),
-        state: StateKind::Plain,
+        storage,
         write_pause: Some(Arc::new(move || pace.next())),
         observer: Some(Arc::new(Inside { node: host.name.clone(), watch: world.watch.clone() })),
     }

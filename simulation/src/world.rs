@@ -24,6 +24,8 @@ pub struct Settings {
     pub snapshot_after: u64,
     /// Entries kept behind one.
     pub logs_kept: u64,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u64,
     /// Between two heartbeats.
     pub heartbeat_ms: u64,
     /// The least and the most that a sync takes.
@@ -47,6 +49,7 @@ impl Settings {
             shards: *random.pick(&[1, 4, 8]),
             snapshot_after: random.between(50, 400),
             logs_kept: random.between(10, 100),
+            segment_bytes: *random.pick(&[8 << 10, 32 << 10, 256 << 10]),
             // Above what a message takes, there and back.
             heartbeat_ms: 50 + messages.1 * 2,
             sync_ms: *random.pick(&[(0, 1), (1, 4), (2, 15)]),
