@@ -115,6 +115,10 @@ pub(crate) fn refresh(store: &Store) {
         // Prometheus has floating-point values only; these stay exact up to 2^53.
         gauge!(name).set(value as f64);
     }
+    if let Some(free) = status.disk_free {
+        gauge!("holdfast_disk_free_bytes").set(free as f64);
+    }
+    gauge!("holdfast_disk_level").set(f64::from(store.disk_space() as u8));
     let claims = store.claims_now();
     gauge!("holdfast_claims_overdue").set(claims.overdue as f64);
     gauge!("holdfast_oldest_claim_age_seconds").set(claims.oldest_age.as_secs_f64());

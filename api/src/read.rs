@@ -1,13 +1,14 @@
 //! Reads: from this node's own state, once that is as fresh as the caller asks.
 
 use holdfast_client::wire::{
-    ClusterView, Directory, ListedRow, MemberView, PageCall, RowView, Runs, StaleRows, Topology, WorkflowView,
+    ClusterView, Directory, DiskSpace, ListedRow, MemberView, PageCall, RowView, Runs, StaleRows, Topology,
+    WorkflowView,
 };
 use holdfast_machine::{
     Archive, ArchiveResult, Attributes, DispatchKey, Fence, HistoryEvent, Machine, MemberState, Millis, NodeName,
     Reject, Row, WorkflowId,
 };
-use holdfast_raft::{MemberStatus, Status};
+use holdfast_raft::{MemberStatus, RoomLevel, Status};
 
 use crate::error::StoreError;
 use crate::listings::{cut, one_more};
@@ -152,6 +153,13 @@ impl Store {
         Ok(Answer { index: view.applied, value: view })
     }
 
+    /// The space on this node's own disk.
+    pub(crate) fn disk_space(&self) -> DiskSpace {
+        let status = self.shared.raft.status();
+        let own = status.members.iter().find(|member| member.id == status.node);
+        disk_space(own.and_then(|own| own.room).unwrap_or_default())
+    }
+
     /// Why the node should not be sent traffic yet; none if it may: its boot is applied, it knows a leader, it is
     /// connected to a majority, and it is not far behind.
     pub fn unreadiness(&self) -> Option<String> {
@@ -236,6 +244,14 @@ pub(crate) fn leader(status: &Status) -> Option<NodeName> {
     status.members.iter().find(|member| member.id == leader).map(|member| member.name.clone())
 }
 
+fn disk_space(room: RoomLevel) -> DiskSpace {
+    match room {
+        RoomLevel::Plenty => DiskSpace::Plenty,
+        RoomLevel::Low => DiskSpace::Low,
+        RoomLevel::Out => DiskSpace::Out,
+    }
+}
+
 fn member_view(state: &MemberState, status: &Status) -> MemberView {
     let MemberState { member, boot, since } = state.clone();
     let seen: Option<&MemberStatus> = status.members.iter().find(|seen| seen.id == member.id);
@@ -246,6 +262,7 @@ fn member_view(state: &MemberState, status: &Status) -> MemberView {
         connected: seen.filter(|_| !is_self).map(|seen| seen.linked),
         link_problem: seen.and_then(|seen| seen.link_problem.clone()),
         matched: seen.and_then(|seen| seen.matched),
+        disk: seen.and_then(|seen| seen.room).map(disk_space),
         member,
     }
 }

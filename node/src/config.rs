@@ -53,6 +53,11 @@ pub struct Config {
     #[config(env = "HOLDFAST_DATA_DIR", default = "holdfast-data")]
     pub data_dir: PathBuf,
 
+    /// When the file system of `data_dir` has fewer free bytes than this, new work is refused (`storage_full`) and only
+    /// what finishes work or frees space is taken. Never more than an eighth of the file system.
+    #[config(env = "HOLDFAST_DISK_RESERVE_BYTES", default = 268_435_456)]
+    pub disk_reserve_bytes: u64,
+
     /// Allows `http_listen` and `peer_listen` beyond loopback. There is no authentication yet: whoever reaches
     /// such an address may read and change everything, so it needs a network that keeps strangers out.
     #[config(env = "HOLDFAST_INSECURE_ALLOW_REMOTE", default = false)]
@@ -139,9 +144,19 @@ pub struct RaftConfig {
     #[config(env = "HOLDFAST_RAFT_SNAPSHOT_AFTER", default = 100_000)]
     pub snapshot_after: u64,
 
+    /// A snapshot is taken after this many bytes of log, however few entries they are; later when the last snapshot is
+    /// larger than that. Never more than an eighth of the disk, otherwise.
+    #[config(env = "HOLDFAST_RAFT_SNAPSHOT_AFTER_BYTES", default = 536_870_912)]
+    pub snapshot_after_bytes: u64,
+
     /// How many log entries are kept behind a snapshot, for peers that lag a little.
     #[config(env = "HOLDFAST_RAFT_LOGS_KEPT", default = 50_000)]
     pub logs_kept: u64,
+
+    /// How many bytes of log are kept behind a snapshot, however few entries they are; never more than a sixteenth of the
+    /// disk.
+    #[config(env = "HOLDFAST_RAFT_LOGS_KEPT_BYTES", default = 268_435_456)]
+    pub logs_kept_bytes: u64,
 }
 
 /// How survivors take over the shards of a dead node.

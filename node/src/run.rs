@@ -376,10 +376,13 @@ fn options(config: &Config, identity: &Identity, environment: Environment, peer:
         confirmations: detector.confirmations,
         silence_ms: detector.silence_ms,
     };
+    options.disk_reserve_bytes = config.disk_reserve_bytes;
     let compaction = Compaction::default();
     options.compaction = Compaction {
         snapshot_every: raft.snapshot_after,
         keep: raft.logs_kept,
+        snapshot_bytes: raft.snapshot_after_bytes,
+        keep_bytes: raft.logs_kept_bytes,
         // Whoever keeps little waits for little.
         purge_batch: compaction.purge_batch.min(raft.logs_kept),
         ..compaction

@@ -118,7 +118,7 @@ impl Handle {
 
     /// This node's picture of itself and of the cluster.
     pub fn status(&self) -> Status {
-        status(&self.0.core, &self.0.links, &self.0.progress, self.0.replica.storage().log.is_full())
+        status(&self.0.core, &self.0.links, &self.0.progress, self.0.replica.storage())
     }
 
     /// The node's data directory.
@@ -164,6 +164,8 @@ impl Handle {
     /// directory is free again when the last handle is dropped. Safe to repeat.
     pub async fn shutdown(&self) {
         self.0.stop.cancel();
+        // Nothing must wait for space any more.
+        self.0.replica.storage().room.close();
         self.0.tasks.close();
         if let Err(error) = self.0.core.shutdown().await {
             tracing::warn!(%error, "the node's core ended badly");

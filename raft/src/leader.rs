@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::batcher::{Batcher, Committed, Unanswered};
 use crate::log_store::blocking;
+use crate::room::Admission;
 use crate::types::Core;
 use crate::wire::{ProposeAnswer, ProposeAsk, ReadAnswer, decode};
 
@@ -32,7 +33,7 @@ pub(crate) type Proposed = Result<Committed, NotCommitted>;
 pub(crate) enum NotCommitted {
     /// See [`Unanswered`].
     Unanswered(Unanswered),
-    /// The disk is full; nothing was proposed.
+    /// There is no room for it on the disk of the leader, or of a majority; nothing was proposed.
     StorageFull,
     /// The request is too large; nothing was proposed.
     TooLarge {
@@ -49,6 +50,7 @@ pub(crate) struct LeaderDesk {
     core: Core,
     batcher: Batcher,
     storage: Arc<Storage>,
+    admission: Admission,
     reads: mpsc::UnboundedSender<oneshot::Sender<Option<u64>>>,
 }
 
@@ -58,6 +60,7 @@ impl LeaderDesk {
         core: Core,
         batcher: Batcher,
         storage: Arc<Storage>,
+        admission: Admission,
         stop: CancellationToken,
         tasks: &TaskTracker,
     ) -> Self {
@@ -69,7 +72,7 @@ impl LeaderDesk {
                 () = stop.cancelled() => {}
             }
         });
-        Self { core, batcher, storage, reads }
+        Self { core, batcher, storage, admission, reads }
     }
 
     /// True if this node leads, as far as it knows.
@@ -88,10 +91,16 @@ impl LeaderDesk {
         if !self.leads() {
             return Err(NotCommitted::Unanswered(Unanswered::NotAppended));
         }
-        if self.storage.log.is_full() {
+        if self.storage.log.is_full() || !self.admits(&request).await {
             return Err(NotCommitted::StorageFull);
         }
         self.batcher.propose(request, limit).await.map_err(NotCommitted::Unanswered)
+    }
+
+    async fn admits(&self, request: &Bytes) -> bool {
+        let need = |request: Request| request.command.need();
+        // Only a disk that is short of space makes it worth while to look into the request.
+        self.admission.admits_all() || read_request(request, need).await.is_some_and(|need| self.admission.admits(need))
     }
 
     /// The log index that a read has to wait for to see everything acknowledged before now. None if this
@@ -108,7 +117,7 @@ impl LeaderDesk {
     /// [`Self::propose`] for a peer.
     pub async fn propose_for_peer(&self, ask: ProposeAsk) -> ProposeAnswer {
         // The log must not take in what nobody can read.
-        if !is_request(&ask.request).await {
+        if read_request(&ask.request, drop).await.is_none() {
             return ProposeAnswer::NotAppended;
         }
         match self.propose(ask.request, Duration::from_millis(ask.wait_ms)).await {
@@ -130,13 +139,13 @@ impl LeaderDesk {
     }
 }
 
-/// Whether these bytes are a request; a large one is looked at where it holds nobody up.
-async fn is_request(bytes: &Bytes) -> bool {
+/// Looks into a request, if these bytes are one; into a large one where it holds nobody up.
+async fn read_request<T: Send + 'static>(bytes: &Bytes, look: fn(Request) -> T) -> Option<T> {
     if bytes.len() < LARGE_REQUEST_BYTES {
-        return decode::<Request>(bytes).is_ok();
+        return decode(bytes).ok().map(look);
     }
     let bytes = bytes.clone();
-    blocking(move || Ok(decode::<Request>(&bytes).is_ok())).await.unwrap_or(false)
+    blocking(move || Ok(decode(&bytes).ok().map(look))).await.ok().flatten()
 }
 
 /// Confirms the leadership once for all reads that wait, then for those that came meanwhile.

@@ -251,12 +251,17 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
-    /// Never beyond what the state has made durable: what is purged cannot be applied again.
+    /// Never beyond what the state has made durable: what is purged cannot be applied again. While the disk has no room
+    /// to make it durable nothing is purged; a later purge takes more.
     async fn purge(&mut self, log_id: LogId) -> io::Result<()> {
         let (storage, progress) = (self.storage.clone(), self.progress.clone());
         blocking(move || {
             if !progress.is_durable(log_id.index) {
-                progress.durable_to(storage.state.sync()?.map(|durable| durable.index));
+                match storage.state.sync() {
+                    Ok(durable) => progress.durable_to(durable.map(|durable| durable.index)),
+                    Err(error) if error.is_full() => return Ok(()),
+                    Err(error) => return Err(error.into()),
+                }
             }
             if !progress.is_durable(log_id.index) {
                 let what = format!("a purge up to {log_id} would pass what the state has on disk");

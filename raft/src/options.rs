@@ -105,15 +105,30 @@ pub struct Compaction {
     pub keep: u64,
     /// A follower further behind than this gets a snapshot.
     pub lag_max: u64,
+    /// Bytes of log after which a new snapshot is taken, however few entries they are; more when the last snapshot is
+    /// larger than that. Never more than an eighth of the disk, otherwise.
+    pub snapshot_bytes: u64,
+    /// Bytes of log that are kept although a snapshot covers them, at most; never more than a sixteenth of the disk.
+    pub keep_bytes: u64,
     /// Entries that are purged at a time, at least.
     pub purge_batch: u64,
 }
 
 impl Default for Compaction {
     fn default() -> Self {
-        Self { snapshot_every: 100_000, keep: 50_000, lag_max: 200_000, purge_batch: 1_024 }
+        Self {
+            snapshot_every: 100_000,
+            keep: 50_000,
+            lag_max: 200_000,
+            snapshot_bytes: 512 * 1024 * 1024,
+            keep_bytes: 256 * 1024 * 1024,
+            purge_batch: 1_024,
+        }
     }
 }
+
+/// Default of [`Options::disk_reserve_bytes`].
+const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// What a node is started with.
 pub struct Options {
@@ -135,6 +150,8 @@ pub struct Options {
     pub batching: Batching,
     /// Snapshots and the length of the log.
     pub compaction: Compaction,
+    /// Free bytes on the disk below which no new work is taken, at most; never more than an eighth of the disk.
+    pub disk_reserve_bytes: u64,
     /// Events that the feed keeps.
     pub feed_capacity: usize,
     /// What it takes from the operating system.
@@ -170,6 +187,7 @@ impl Options {
             detection: Detection::default(),
             batching: Batching::default(),
             compaction: Compaction::default(),
+            disk_reserve_bytes: DISK_RESERVE_BYTES,
             feed_capacity: 10_000,
             environment: Environment::default(),
         }
@@ -193,6 +211,7 @@ impl Options {
             ("requests_waiting_max", self.batching.requests_waiting_max as u64),
             ("snapshot_every", self.compaction.snapshot_every),
             ("keep", self.compaction.keep),
+            ("snapshot_bytes", self.compaction.snapshot_bytes),
             ("purge_batch", self.compaction.purge_batch),
         ];
         for (key, value) in positive {

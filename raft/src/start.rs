@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::batcher::Batcher;
 use crate::checkpoint::Checkpoints;
-use crate::environment::{Environment, PeerListener};
+use crate::compaction;
+use crate::environment::PeerListener;
 use crate::feed::Feed;
 use crate::handle::{Handle, Running};
 use crate::leader::LeaderDesk;
@@ -26,6 +27,7 @@ use crate::options::{InvalidOption, Options, PeerListen};
 use crate::peers::{Links, Lookout};
 use crate::progress::Progress;
 use crate::propose::Proposer;
+use crate::room::{Admission, RoomWatch};
 use crate::snapshot::read_membership;
 use crate::state_machine::{Replica, StateMachine};
 use crate::succession::Successor;
@@ -40,6 +42,8 @@ const EFFECTS: usize = 4096;
 /// How long a data directory may still be held by a process that is stopping.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Pause before a disk without room is tried again.
+const SPACE_PAUSE: Duration = Duration::from_secs(1);
 /// Between two syncs of the state; the log has what comes after.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// Only transfers use this; theirs are bounded chunk by chunk.
@@ -104,20 +108,27 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
     loop {
         let path = options.data_dir.clone();
         let expected = Expected { cluster: options.cluster.clone(), node: options.node };
-        let settings = storage_options(&options.environment);
+        let settings = storage_options(options);
         let open = move || Ok(Storage::open(&path, &expected, &settings));
         let opened = blocking(open).await.map_err(refused)?;
         match opened {
             Err(StorageError::InUse { .. }) if begun.elapsed() < LOCK_LIMIT => {
                 tokio::time::sleep(LOCK_PAUSE).await;
             }
+            // Where there is nothing to be done but to wait, a restart would do no more.
+            Err(error) if error.is_full() => {
+                tracing::error!(%error, "no space on the disk; waiting for it");
+                tokio::time::sleep(SPACE_PAUSE).await;
+            }
             opened => return Ok(opened?),
         }
     }
 }
 
-fn storage_options(environment: &Environment) -> holdfast_storage::Options {
+fn storage_options(options: &Options) -> holdfast_storage::Options {
+    let environment = &options.environment;
     let mut storage = environment.storage.clone();
+    storage.reserve_bytes = options.disk_reserve_bytes;
     storage.state.machine_version = holdfast_machine::STATE_VERSION.into();
     if environment.write_pause.is_some() {
         storage.log.writer = LogWriter::Driven;
@@ -133,6 +144,7 @@ struct Ground {
     registry: Registry,
     addresses: AddressBook,
     links: Links,
+    admission: Admission,
     progress: Progress,
     feed: Feed,
     effects: broadcast::Sender<(u64, Effect)>,
@@ -165,6 +177,7 @@ impl Ground {
             registry,
             addresses,
             links,
+            admission: Admission::default(),
             stop,
             tasks,
         })
@@ -207,7 +220,8 @@ impl Ground {
     fn open_desk(&self, core: &Core) -> LeaderDesk {
         let (clock, limits) = (self.options.environment.clock.clone(), self.options.batching.clone());
         let batcher = Batcher::start(core.clone(), clock, limits, self.stop.clone(), &self.tasks);
-        LeaderDesk::open(core.clone(), batcher, self.storage.clone(), self.stop.clone(), &self.tasks)
+        let (storage, admission) = (self.storage.clone(), self.admission.clone());
+        LeaderDesk::open(core.clone(), batcher, storage, admission, self.stop.clone(), &self.tasks)
     }
 
     /// Starts what answers peers and what watches over them.
@@ -235,6 +249,13 @@ impl Ground {
             interval: Duration::from_millis(self.options.timing.checkpoint_ms),
         };
         self.spawn(checkpoints.run());
+        let room = RoomWatch {
+            room: self.storage.room.clone(),
+            core: core.clone(),
+            links: self.links.clone(),
+            admission: self.admission.clone(),
+        };
+        self.spawn(room.run());
         let server = Server {
             registry: self.registry.clone(),
             core: core.clone(),
@@ -264,6 +285,7 @@ async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle
     let (feed, progress) = (ground.feed.clone(), ground.progress.clone());
     let names = ground.names.clone();
     ground.spawn(follow_leadership(core.clone(), ground.registry.clone(), feed, progress, names));
+    ground.spawn(compaction::bound_bytes(core.clone(), ground.storage.clone(), ground.options.compaction.clone()));
     ground.spawn(sync_now_and_then(replica.clone(), ground.progress.clone()));
     let proposer = Proposer {
         core: core.clone(),
@@ -369,6 +391,8 @@ async fn sync_now_and_then(replica: Arc<Replica>, progress: Progress) {
         let replica = replica.clone();
         match blocking(move || replica.sync()).await {
             Ok(durable) => synced = durable.map(|id| id.index),
+            // The log has it all the same; the state is synced when there is room.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => return progress.fail(&error),
         }
     }

@@ -191,6 +191,7 @@ impl Replica {
     }
 
     fn install(&self, file: &SnapshotFile) -> io::Result<()> {
+        self.storage.state.room_for(file)?;
         // Readers have the old state meanwhile, which may take as long as the state is large. Nothing is applied.
         let prepared = self.storage.state.prepare(file)?;
         let mut machine = self.machine.write();
@@ -234,10 +235,15 @@ impl StateMachine {
         if let Some((last, _)) = piece.last() {
             self.replica.progress.flushed(last.log_id.index).await?;
         }
-        if bytes <= INLINE_BYTES {
-            return self.replica.apply(piece);
-        }
         let replica = self.replica.clone();
+        if replica.storage.state.is_full() {
+            // Before the machine is locked: sled may have to wait for space on the disk, and reads must not.
+            let replica = replica.clone();
+            blocking(move || Ok(replica.storage.state.wait_for_sled())).await?;
+        }
+        if bytes <= INLINE_BYTES {
+            return replica.apply(piece);
+        }
         blocking(move || replica.apply(piece)).await
     }
 
@@ -328,10 +334,10 @@ pub(crate) struct SnapshotBuilder {
 }
 
 impl SnapshotBuilder {
-    async fn write(&self, started: StartedSnapshot) -> io::Result<Snapshot> {
+    async fn write(&self, started: Result<StartedSnapshot, StorageError>) -> io::Result<Snapshot> {
         let replica = self.replica.clone();
         blocking(move || {
-            let stored = replica.storage.snapshots.write(started)?;
+            let stored = replica.storage.snapshots.write(started?)?;
             // The log may be purged up to the snapshot from now on, so the state must be on disk.
             replica.sync()?;
             load(stored)
@@ -345,13 +351,13 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let started = self.started.take();
-        let started = started.ok_or_else(|| io::Error::other("there is no snapshot to be written"))??;
+        let started = started.ok_or_else(|| io::Error::other("there is no snapshot to be written"))?;
         let mut built = self.write(started).await;
         while built.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull) {
             tracing::warn!("no space for a snapshot; trying again");
             tokio::time::sleep(SPACE_PAUSE).await;
             let replica = self.replica.clone();
-            let started = blocking(move || Ok(replica.start_snapshot()?)).await?;
+            let started = blocking(move || Ok(replica.start_snapshot())).await?;
             built = self.write(started).await;
         }
         let snapshot = built?;

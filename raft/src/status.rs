@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_machine::{Liveness, NodeName};
+use holdfast_storage::{RoomLevel, Storage};
 use openraft::async_runtime::WatchReceiver;
 
 use crate::peers::Links;
@@ -34,8 +35,10 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// Set once the node cannot go on: why.
     pub fatal: Option<String>,
-    /// True while this node's disk is full.
+    /// True while this node's disk is full, or so nearly that it is the log's alone.
     pub storage_full: bool,
+    /// Free bytes of this node's disk, if it says.
+    pub disk_free: Option<u64>,
 }
 
 /// A member, as this node sees it.
@@ -61,10 +64,12 @@ pub struct MemberStatus {
     pub unlinked_for: Option<Duration>,
     /// How far its log agrees with this node's; known to the leader only.
     pub matched: Option<u64>,
+    /// The room on its disk, if it has said so.
+    pub room: Option<RoomLevel>,
 }
 
 /// Puts the picture together.
-pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage_full: bool) -> Status {
+pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage: &Storage) -> Status {
     let metrics = core.metrics();
     let metrics = metrics.borrow_watched();
     let membership = &metrics.membership_config;
@@ -83,6 +88,11 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage_fu
             link_problem: problem.map(|reason| reason.to_string()),
             unlinked_for: links.get(*id).and_then(|link| unlinked_for(&link.state().borrow())),
             matched: matched.map(|id| id.index),
+            room: if *id == metrics.id {
+                Some(storage.room.level())
+            } else {
+                links.get(*id).and_then(|link| link.room())
+            },
         }
     });
     Status {
@@ -96,7 +106,8 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage_fu
         snapshot: metrics.snapshot.map(|id| id.index),
         members: members.collect(),
         fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
-        storage_full,
+        storage_full: storage.log.is_full() || storage.room.level() == RoomLevel::Out,
+        disk_free: storage.room.free(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_machine::{Entry, Liveness, Millis, NodeName, Reject, Reply};
+use holdfast_storage::RoomLevel;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::types::Incarnation;
@@ -257,6 +258,53 @@ pub(crate) struct StateHashAsk {
 pub(crate) struct StateHashAnswer {
     /// None if the peer is not as far, or does not remember.
     pub hash: Option<u64>,
+}
+
+/// The room on a node's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub(crate) enum RoomRecord {
+    Plenty = 0,
+    Low = 1,
+    Out = 2,
+}
+
+impl RoomRecord {
+    /// The record of this number; of one that is not known, the worst.
+    pub fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Plenty,
+            1 => Self::Low,
+            _ => Self::Out,
+        }
+    }
+}
+
+impl From<RoomLevel> for RoomRecord {
+    fn from(level: RoomLevel) -> Self {
+        match level {
+            RoomLevel::Plenty => Self::Plenty,
+            RoomLevel::Low => Self::Low,
+            RoomLevel::Out => Self::Out,
+        }
+    }
+}
+
+impl From<RoomRecord> for RoomLevel {
+    fn from(record: RoomRecord) -> Self {
+        match record {
+            RoomRecord::Plenty => Self::Plenty,
+            RoomRecord::Low => Self::Low,
+            RoomRecord::Out => Self::Out,
+        }
+    }
+}
+
+/// The answer to a ping. An empty one is from a node that tells nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PingAnswer {
+    /// Since 0.2.
+    V1 { room: RoomRecord },
 }
 
 /// Opens a snapshot's transfer.

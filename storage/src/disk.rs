@@ -33,6 +33,17 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Locks a file (made when missing) until what is returned is dropped, or the process ends, however that ends; an
     /// error of the kind `WouldBlock` when somebody has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>>;
+    /// The space of the file system that a directory is on.
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
+}
+
+/// The space of a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// What this process may still write.
+    pub free: u64,
+    /// All of it.
+    pub total: u64,
 }
 
 /// Keeps a file locked.
@@ -121,6 +132,12 @@ impl Disk for RealDisk {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(RealLock(file)))
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
+        let stat = rustix::fs::statvfs(dir)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(DiskSpace { free: bytes(stat.f_bavail), total: bytes(stat.f_blocks) })
     }
 }
 

@@ -178,6 +178,11 @@ impl StorageError {
         }
     }
 
+    /// Whether the disk has no room, and nothing else is wrong.
+    pub fn is_full(&self) -> bool {
+        matches!(self, StorageError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
+
     /// Whether bytes on disk are wrong or missing (as against a refusal or a failing device).
     pub fn is_damage(&self) -> bool {
         matches!(self, StorageError::Damaged { .. } | StorageError::Mismatch { .. } | StorageError::Condemned { .. })

@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::{Disk, DiskFile, DiskLock, failed_sync, sync_parent};
+use crate::disk::{Disk, DiskFile, DiskLock, DiskSpace, failed_sync, sync_parent};
 use media::{Media, Node, Place};
 pub use random::Random;
 
@@ -272,6 +272,11 @@ impl Disk for FaultDisk {
         // And the one that was there: an earlier process may have made it, and not come to the sync.
         missing.extend(dir.ancestors().nth(missing.len()));
         missing.iter().rev().try_for_each(|dir| sync_parent(self, dir))
+    }
+
+    fn space(&self, _dir: &Path) -> io::Result<DiskSpace> {
+        let contents = self.contents();
+        Ok(DiskSpace { free: contents.free(), total: contents.capacity.unwrap_or(u64::MAX) })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -186,6 +186,16 @@ impl Log {
         self.shared.stats()
     }
 
+    /// Bytes of the segments that hold entries after this one (all, when `None`).
+    pub fn bytes_after(&self, index: Option<u64>) -> u64 {
+        self.shared.tail().bytes_after(index)
+    }
+
+    /// The last entry before the newest segments that have `bytes` together; none when there is no such entry.
+    pub fn before_last(&self, bytes: u64) -> Option<u64> {
+        self.shared.tail().before_last(bytes)
+    }
+
     /// Whether the writer waits for space on a full disk.
     pub fn is_full(&self) -> bool {
         self.shared.is_full()

@@ -11,6 +11,7 @@ use crate::data_dir::{DataDir, Expected, check_not_condemned};
 use crate::disk::{Disk, RealDisk};
 use crate::error::StorageError;
 use crate::log::{Log, LogConfig};
+use crate::room::{LOG_PART, Room};
 use crate::snapshot::{SnapshotFile, Snapshots};
 use crate::state::{Misfit, State, StateConfig};
 
@@ -23,11 +24,13 @@ pub struct Options {
     pub log: LogConfig,
     /// The state.
     pub state: StateConfig,
+    /// Free bytes of the file system below which nothing new should be begun (see [`crate::room`]).
+    pub reserve_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { disk: Arc::new(RealDisk), log: LogConfig::default(), state: StateConfig::default() }
+        Options { disk: Arc::new(RealDisk), log: LogConfig::default(), state: StateConfig::default(), reserve_bytes: 0 }
     }
 }
 
@@ -40,6 +43,8 @@ pub struct Storage {
     pub state: Arc<State>,
     /// The snapshots.
     pub snapshots: Arc<Snapshots>,
+    /// The room that is left on the disk.
+    pub room: Room,
     /// The directory, with its identity. Last, so that its lock outlives the parts.
     pub dir: DataDir,
 }
@@ -51,14 +56,21 @@ enum Source {
 }
 
 impl Storage {
-    /// Opens the directory at `path`, or makes it. Damage that cannot be mended from this disk is an error.
+    /// Opens the directory at `path`, or makes it. Damage that cannot be mended from this disk is an error; so is, of
+    /// kind `StorageFull`, a disk without room, on which opening alone could do harm.
     pub fn open(path: &Path, expected: &Expected, options: &Options) -> Result<Storage, StorageError> {
         let dir = DataDir::open(&options.disk, path, expected)?;
         check_not_condemned(&*options.disk, path)?;
-        let log = Log::open(dir.disk(), &dir.log_dir(), options.log.clone(), dir.poison())?;
-        let snapshots = Snapshots::open(dir.disk(), &dir.snapshot_dir(), dir.poison())?;
-        let state = open_state(&dir, &log, &snapshots, &options.state)?;
-        Ok(Storage { log: Arc::new(log), state: Arc::new(state), snapshots: Arc::new(snapshots), dir })
+        let room = Room::new(dir.disk(), path, options.reserve_bytes);
+        room.check(0).map_err(|error| StorageError::io("opening", path, error))?;
+        // There is room for a further segment until the very end.
+        let segment_bytes = room.piece(LOG_PART, options.log.segment_bytes);
+        let log = LogConfig { segment_bytes, ..options.log.clone() };
+        let log = Log::open(dir.disk(), &dir.log_dir(), log, dir.poison())?;
+        let snapshots = Snapshots::open(dir.disk(), &dir.snapshot_dir(), dir.poison())?.within(room.clone());
+        let config = StateConfig { room: room.clone(), ..options.state.clone() };
+        let state = open_state(&dir, &log, &snapshots, &config)?;
+        Ok(Storage { log: Arc::new(log), state: Arc::new(state), snapshots: Arc::new(snapshots), room, dir })
     }
 }
 
@@ -268,6 +280,7 @@ mod tests {
             disk: Arc::new(disk.clone()),
             log: log.clone(),
             state: state.clone(),
+            ..Options::default()
         };
         let (path, expected) = (Path::new("/data"), Expected { cluster: "prod".into(), node: 1 });
         let storage = Storage::open(path, &expected, &options(&disk)).unwrap();

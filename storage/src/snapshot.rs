@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::{Disk, DiskFile, Poison, TEMPORARY_SUFFIX};
 use crate::error::StorageError;
 use crate::ids::LogId;
+use crate::room::Room;
 use crate::state::SnapshotBuilder;
 pub use reader::SnapshotReader;
 pub use writer::SnapshotReceiver;
@@ -101,6 +102,7 @@ pub struct Snapshots {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     poison: Poison,
+    room: Room,
 }
 
 impl Snapshots {
@@ -117,7 +119,12 @@ impl Snapshots {
             }
         }
         disk.sync_dir(dir).map_err(opening)?;
-        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison })
+        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison, room: Room::default() })
+    }
+
+    /// The same within this room: a snapshot that would take more fails as on a full disk, and leaves nothing behind.
+    pub fn within(self, room: Room) -> Snapshots {
+        Snapshots { room, ..self }
     }
 
     /// The newest snapshot. Only its header is checked; reading it checks the rest.
@@ -130,7 +137,10 @@ impl Snapshots {
     ///
     /// Long: its time is in proportion to the state. Commits go on meanwhile.
     pub fn write(&self, builder: SnapshotBuilder) -> Result<SnapshotFile, StorageError> {
-        let mut writer = SnapshotWriter::create(&*self.disk, &self.dir, builder.header())?;
+        // Not begun when it would be broken off: it will be about as long as the last one.
+        let expected = self.newest()?.map_or(0, |newest| newest.length);
+        self.room.check(expected).map_err(|error| StorageError::io("writing a snapshot in", &self.dir, error))?;
+        let mut writer = SnapshotWriter::create(self, builder.header())?;
         let written = loop {
             match builder.step() {
                 Ok(Some(rows)) => match writer.add(&rows) {

@@ -36,6 +36,7 @@ use holdfast_machine::{Archive, ArchiveResult, Pair, Writes};
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::ids::LogId;
+use crate::room::Room;
 use crate::snapshot::{SnapshotFile, SnapshotHeader, StateMark};
 pub use crate::tree::StateKind;
 use crate::tree::{TemporaryTree, Tree};
@@ -48,6 +49,9 @@ use overlay::{Direction, Recent};
 use shared::Shared;
 use sled::IVec;
 
+/// Space that rows take in sled, as a multiple of what they take in a snapshot, about: those are compressed.
+const INSTALLED_SIZE: u64 = 4;
+
 /// What can be set about the state.
 #[derive(Debug, Clone)]
 pub struct StateConfig {
@@ -57,11 +61,14 @@ pub struct StateConfig {
     pub cache_bytes: u64,
     /// Version of the state machine's rows: written into snapshots, and newer ones are not installed.
     pub machine_version: u32,
+    /// The room that is left on the disk.
+    pub room: Room,
 }
 
 impl Default for StateConfig {
     fn default() -> StateConfig {
-        StateConfig { kind: StateKind::Sled, cache_bytes: 64 << 20, machine_version: 1 }
+        let room = Room::default();
+        StateConfig { kind: StateKind::Sled, cache_bytes: 64 << 20, machine_version: 1, room }
     }
 }
 
@@ -91,12 +98,13 @@ impl State {
     pub fn open(disk: Arc<dyn Disk>, root: &Path, config: StateConfig, poison: Poison) -> Result<State, StorageError> {
         let number = switch::read_current(&*disk, root)?;
         let generation = Generation::open(&disk, root, number, &config)?;
-        let shared = Arc::new(Shared::new(disk, root.to_path_buf(), poison, generation)?);
+        let shared = Arc::new(Shared::new(disk, root.to_path_buf(), poison, config.room.clone(), generation)?);
         let opening = |error| StorageError::io("opening the state in", root, error);
         switch::remove_others(&*shared.disk, root, number).map_err(opening)?;
         let mut state = State { config, shared, flusher: None, cut_off: false };
         if state.config.kind == StateKind::Sled {
             state.cut_off = OpenMark::set(&*state.shared.disk, root).map_err(opening)?;
+            state.shared.overlay().has_flusher = true;
             let shared = Arc::clone(&state.shared);
             let spawned = thread::Builder::new().name("state-flusher".into()).spawn(move || shared.run());
             state.flusher = Some(spawned.map_err(opening)?);
@@ -136,7 +144,18 @@ impl State {
         }
     }
 
-    /// Makes the state durable; returns the applied id up to which it is.
+    /// Whether the next commit has to wait until sled has taken in a layer.
+    pub fn is_full(&self) -> bool {
+        self.shared.overlay().is_full()
+    }
+
+    /// Waits until [`State::is_full`] is false, or nothing can be committed any more.
+    pub fn wait_for_sled(&self) {
+        drop(self.shared.until_not_full());
+    }
+
+    /// Makes the state durable; returns the applied id up to which it is. An error of kind `StorageFull` says that the
+    /// disk has no room for it, and has changed nothing: the state goes on, and a later call does it.
     pub fn sync(&self) -> Result<Option<LogId>, StorageError> {
         let flushed = self.shared.flush(&mut self.shared.base());
         let flushed = flushed.map_err(|error| StorageError::io("syncing", &self.shared.root, error))?;
@@ -176,8 +195,14 @@ impl State {
         Ok(SnapshotBuilder { generation: self.shared.current(), cursor, header })
     }
 
+    /// Waits until the disk has room for a snapshot's rows beside the present ones.
+    pub fn room_for(&self, snapshot: &SnapshotFile) -> io::Result<()> {
+        self.config.room.wait(snapshot.length.saturating_mul(INSTALLED_SIZE))
+    }
+
     /// Replaces the whole state by a snapshot's; durable on return. The file is checked completely before the switch,
-    /// and after an error or a crash the state is what it was before. No commit may happen meanwhile.
+    /// and after an error or a crash the state is what it was before. No commit may happen meanwhile. Wait for
+    /// [`State::room_for`] before.
     pub fn install(&self, snapshot: &SnapshotFile) -> Result<(), StorageError> {
         self.switch_to(self.prepare(snapshot)?)
     }

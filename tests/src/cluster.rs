@@ -20,6 +20,7 @@ use crate::links::Links;
 use crate::ports::free_port;
 use crate::process::{NodeProcess, Process};
 use crate::program::Program;
+use crate::small_disk::SmallDisk;
 use crate::turn::{self, Turn};
 use crate::wait::{LONG, wait_until};
 
@@ -38,6 +39,7 @@ pub struct Setup {
     program: Program,
     proxied: bool,
     alone: bool,
+    disk_bytes: Option<u64>,
     settings: Vec<(String, String)>,
 }
 
@@ -48,6 +50,8 @@ pub struct Cluster {
     pub workers: Vec<Process>,
     /// The nodes.
     pub nodes: Vec<NodeProcess>,
+    /// Their disks, in a cluster that was set up with small ones.
+    pub disks: Vec<SmallDisk>,
     clients: Vec<Client>,
     links: Option<Links>,
     http: reqwest::Client,
@@ -59,7 +63,7 @@ pub struct Cluster {
 impl Setup {
     /// Plain nodes, as users start them.
     pub fn plain() -> Self {
-        Self { program: Program::Holdfast, proxied: false, alone: false, settings: Vec::new() }
+        Self { program: Program::Holdfast, proxied: false, alone: false, disk_bytes: None, settings: Vec::new() }
     }
 
     /// Nodes with an engine inside; see `bin/engine-node.rs`.
@@ -77,6 +81,12 @@ impl Setup {
     #[must_use]
     pub fn alone(self) -> Self {
         Self { alone: true, ..self }
+    }
+
+    /// Each node has its data on a file system of its own, of this size (see [`crate::small_disk`]).
+    #[must_use]
+    pub fn on_small_disks(self, bytes: u64) -> Self {
+        Self { disk_bytes: Some(bytes), ..self }
     }
 
     /// A setting of all nodes, by its environment variable.
@@ -117,7 +127,7 @@ impl Setup {
         let members: Vec<String> =
             NAMES.iter().zip(1..).map(|(name, id)| format!("{name}=127.0.0.1:{}", reached_at(id))).collect();
 
-        let (mut nodes, mut clients) = (Vec::new(), Vec::new());
+        let (mut nodes, mut clients, mut disks) = (Vec::new(), Vec::new(), Vec::new());
         for (name, id) in NAMES.into_iter().zip(1..) {
             let http = free_port()?;
             let own = [
@@ -132,11 +142,15 @@ impl Setup {
             environment.extend(self.settings.iter().cloned());
             let node =
                 NodeProcess::new(NodeName::new(name)?, id, http, folder.path().join(name), self.program, environment)?;
+            if let Some(bytes) = self.disk_bytes {
+                disks.push(SmallDisk::mount(&node.data(), bytes)?);
+            }
             clients.push(Client::new([&node.url])?);
             nodes.push(node);
         }
         let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
-        Ok(Cluster { workers: Vec::new(), nodes, clients, links, http, finished: false, folder, _turn: turn })
+        let workers = Vec::new();
+        Ok(Cluster { workers, nodes, disks, clients, links, http, finished: false, folder, _turn: turn })
     }
 }
 

@@ -32,6 +32,7 @@ pub mod process;
 pub mod program;
 pub mod programs;
 pub mod recorded;
+pub mod small_disk;
 pub mod story;
 pub mod stream;
 pub mod troupe;

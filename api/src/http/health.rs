@@ -4,6 +4,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use holdfast_client::DiskSpace;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::error::{ApiError, Refusal};
@@ -32,10 +33,15 @@ pub(crate) async fn alive(State(store): State<Store>) -> Result<&'static str, Ap
     responses((status = 200, body = String), (status = 503, description = "not_ready"))
 )]
 pub(crate) async fn ready(State(store): State<Store>) -> Result<&'static str, ApiError> {
-    match store.unreadiness() {
-        None => Ok("ready\n"),
-        Some(reason) => Err(ApiError::new(Refusal::NotReady, reason)),
+    if let Some(reason) = store.unreadiness() {
+        return Err(ApiError::new(Refusal::NotReady, reason));
     }
+    // It still reads, finishes work, and passes calls on; no traffic need be kept from it.
+    Ok(match store.disk_space() {
+        DiskSpace::Plenty => "ready\n",
+        DiskSpace::Low => "ready, but the disk is low on space\n",
+        DiskSpace::Out => "ready, but the disk is full\n",
+    })
 }
 
 /// Counters and gauges in Prometheus' text format.

@@ -97,4 +97,20 @@ pub struct MemberView {
     pub link_problem: Option<String>,
     /// How far its log is known to match; known to the leader only.
     pub matched: Option<u64>,
+    /// The space on its disk, as the answering node last heard; null if it has not.
+    #[serde(default)]
+    pub disk: Option<DiskSpace>,
+}
+
+/// The space on a node's disk, from good to bad. Variants are only added at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DiskSpace {
+    /// There is more than the reserve.
+    Plenty,
+    /// Only the reserve is left: no new work is begun on it.
+    Low,
+    /// Next to nothing is left: only what keeps the cluster going is written.
+    Out,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use holdfast_client::{Client, ClientOptions, ClusterView, Directory, MemberView, ReadMode};
+use holdfast_client::{Client, ClientOptions, ClusterView, Directory, DiskSpace, MemberView, ReadMode};
 use holdfast_machine::{Evidence, Liveness, NodeName};
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["node", "id", "state", "role", "shards", "connected", "peers at"]);
+    table.set_header(["node", "id", "state", "role", "shards", "disk", "connected", "peers at"]);
     for view in &cluster.members {
         let name = &view.member.name;
         let leads = cluster.leader.as_ref() == Some(name);
@@ -88,6 +88,7 @@ fn members(cluster: &ClusterView, directory: &Directory) -> Table {
             state(view).to_owned(),
             role(view, leads).to_owned(),
             owned.get(name).copied().unwrap_or(0).to_string(),
+            disk(view).to_owned(),
             link(view),
             view.member.peer_addr.clone(),
         ]);
@@ -114,6 +115,15 @@ fn link(view: &MemberView) -> String {
         (Some(true), _) => "yes".to_owned(),
         (Some(false), None) => "no".to_owned(),
         (Some(false), Some(problem)) => format!("no: {problem}"),
+    }
+}
+
+fn disk(view: &MemberView) -> &'static str {
+    match view.disk {
+        None => "-",
+        Some(DiskSpace::Plenty) => "ok",
+        Some(DiskSpace::Low) => "low",
+        Some(DiskSpace::Out) => "full",
     }
 }
 
@@ -145,7 +155,15 @@ mod tests {
         let (boot, since) = (BootId::new("b").ok(), Millis(0));
         let connected = (id > 1).then_some(liveness == Liveness::Up);
         let link_problem = (connected == Some(false)).then(|| "connection refused".to_owned());
-        MemberView { member, boot, since, connected, link_problem, matched: None }
+        MemberView {
+            member,
+            boot,
+            since,
+            connected,
+            link_problem,
+            matched: None,
+            disk: (id > 1).then_some(DiskSpace::Low),
+        }
     }
 
     #[test]
@@ -172,6 +190,7 @@ mod tests {
             "7 pending, 2 claimed; shards: 4, 3 without an owner",
             "down (link closed)",
             "no: connection refused",
+            "low",
             "node-b:7700",
         ] {
             assert!(text.contains(part), "{text}");

@@ -66,6 +66,7 @@ impl Config {
             ("raft.answer_ms", self.raft.answer_ms),
             ("raft.checkpoint_ms", self.raft.checkpoint_ms),
             ("raft.snapshot_after", self.raft.snapshot_after),
+            ("raft.snapshot_after_bytes", self.raft.snapshot_after_bytes),
             ("raft.logs_kept", self.raft.logs_kept),
             ("reconcile.interval_ms", self.reconcile.interval_ms),
             ("reconcile.older_than_ms", self.reconcile.older_than_ms),

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use holdfast_storage::RoomLevel;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::frame::{Frame, Kind};
 use super::handshake::{Connection, HandshakeError, Purpose, Refusal, Registry, connect};
 use crate::environment::{PeerNetwork, PeerStream};
+use crate::wire::{PingAnswer, RoomRecord, decode};
 
 /// First and longest pause between two attempts to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(25);
@@ -29,6 +31,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 const MUTE_LIMIT: Duration = Duration::from_secs(5);
 /// Requests that may wait to be written.
 const QUEUE: usize = 1024;
+/// The id of all pings, which nobody waits for.
+const PING: u64 = 0;
+/// What stands for a peer that has not said how much room it has.
+const UNTOLD: u8 = u8::MAX;
 
 /// Whether a peer can be talked to.
 #[derive(Debug, Clone)]
@@ -83,6 +89,8 @@ struct Shared {
     started: Instant,
     /// When the peer last answered anything, in milliseconds after `started`, plus one; 0: never.
     heard_ms: AtomicU64,
+    /// The room that the peer last said it has.
+    room: AtomicU8,
 }
 
 /// A handle to one peer's link.
@@ -125,6 +133,12 @@ impl Link {
     /// Follows whether the peer can be talked to.
     pub fn state(&self) -> watch::Receiver<LinkState> {
         self.shared.state.subscribe()
+    }
+
+    /// The room on the peer's disk, as it last said.
+    pub fn room(&self) -> Option<RoomLevel> {
+        let room = self.shared.room.load(Ordering::Relaxed);
+        (room != UNTOLD).then(|| RoomRecord::from_byte(room).into())
     }
 
     /// When the peer last answered anything on this link.
@@ -209,6 +223,7 @@ pub(crate) fn open(
         next_id: AtomicU64::new(1),
         started: Instant::now(),
         heard_ms: AtomicU64::new(0),
+        room: AtomicU8::new(UNTOLD),
     });
     let (sender, queue) = mpsc::channel(QUEUE);
     let task = Task { shared: shared.clone(), queue, registry, addresses, ping_interval };
@@ -254,6 +269,10 @@ impl Shared {
     }
 
     fn deliver(&self, frame: Frame) {
+        if frame.id == PING {
+            let told = decode(&frame.body).ok().map(|PingAnswer::V1 { room }| room as u8);
+            return self.room.store(told.unwrap_or(UNTOLD), Ordering::Relaxed);
+        }
         let Some(waiting) = self.waiting.lock().remove(&frame.id) else { return };
         let answer = match frame.kind {
             Kind::Failed => Err(CallError::Failed(String::from_utf8_lossy(&frame.body).into_owned())),
@@ -359,7 +378,7 @@ impl Task {
                         if last_heard().elapsed() > MUTE_LIMIT {
                             return format!("nothing was heard for {MUTE_LIMIT:?}");
                         }
-                        Frame::new(0, Kind::Ping, Bytes::new())
+                        Frame::new(PING, Kind::Ping, Bytes::new())
                     }
                 };
                 if let Err(error) = write_with_followers(&mut sink, frame, queue).await {

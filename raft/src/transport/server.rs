@@ -25,8 +25,8 @@ use crate::state_machine::Replica;
 use crate::succession;
 use crate::types::{AppendResponse, Core, LogId, TransferRequest, VoteRequest, VoteResponse};
 use crate::wire::{
-    AppendAnswer, LeaderGoneAsk, ProposeAsk, StateHashAsk, TransferAnswer, TransferAsk, VoteAnswer, VoteAsk, WireLogId,
-    decode, encode,
+    AppendAnswer, LeaderGoneAsk, PingAnswer, ProposeAsk, StateHashAsk, TransferAnswer, TransferAsk, VoteAnswer,
+    VoteAsk, WireLogId, decode, encode,
 };
 
 /// Answers that may wait to be written on one connection.
@@ -179,7 +179,7 @@ impl Server {
                 let ask: StateHashAsk = decode(&body).map_err(|e| text(&e))?;
                 Ok(encode(&checkpoint::answer(self.replica.hashes(), &self.progress, &ask).await))
             }
-            Kind::Ping => Ok(Bytes::new()),
+            Kind::Ping => Ok(encode(&PingAnswer::V1 { room: self.storage.room.level().into() })),
             Kind::Hello | Kind::SnapshotHead | Kind::SnapshotChunk | Kind::Answer | Kind::Failed => {
                 Err("this is no request".to_owned())
             }

@@ -118,6 +118,25 @@ impl Tail {
         self.segments.windows(2).take_while(|pair| pair[1].header.first <= wanted).count()
     }
 
+    /// Bytes of the segments that hold entries after this one.
+    pub(crate) fn bytes_after(&self, index: Option<u64>) -> u64 {
+        let next = index.map_or(FIRST_INDEX, |index| index + 1);
+        let after = self.segments.iter().rev().take_while(|segment| segment.next_index() > next);
+        after.map(|segment| segment.end).sum()
+    }
+
+    /// The last entry before the newest segments that have at most `bytes` together; the very newest is one of them.
+    pub(crate) fn before_last(&self, bytes: u64) -> Option<u64> {
+        let mut kept = 0;
+        let is_kept = |segment: &&Segment| {
+            kept += segment.end;
+            kept <= bytes
+        };
+        let newest = self.segments.iter().rev().take_while(is_kept).count().max(1);
+        let first = self.segments.get(self.segments.len().checked_sub(newest)?)?;
+        first.header.first.checked_sub(1)
+    }
+
     fn pop_front(&mut self) {
         if let Some(record) = self.cache.pop_front() {
             self.cache_bytes -= record.payload.len() + ENTRY_OVERHEAD;

@@ -12,6 +12,7 @@ use super::{SNAPSHOT_FORMAT, SnapshotFile, SnapshotHeader, Snapshots, StoredHead
 use crate::disk::{Disk, DiskFile, TEMPORARY_SUFFIX};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
+use crate::room::Room;
 
 /// Rows are compressed when this many bytes of them have gathered.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -23,6 +24,7 @@ const SYNC_BYTES: u64 = 32 << 20;
 pub(super) struct SnapshotWriter {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
+    room: Room,
     end: u64,
     synced: u64,
     chunk: Vec<u8>,
@@ -31,10 +33,10 @@ pub(super) struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    pub(super) fn create(disk: &dyn Disk, dir: &Path, header: &SnapshotHeader) -> Result<SnapshotWriter, StorageError> {
-        let path = temporary(dir);
+    pub(super) fn create(snapshots: &Snapshots, header: &SnapshotHeader) -> Result<SnapshotWriter, StorageError> {
+        let path = temporary(&snapshots.dir);
         let creating = |error| StorageError::io("creating the snapshot", &path, error);
-        let file = disk.create(&path).map_err(creating)?;
+        let file = snapshots.disk.create(&path).map_err(creating)?;
         let stored = StoredHeader {
             format: SNAPSHOT_FORMAT,
             machine: header.machine,
@@ -45,14 +47,20 @@ impl SnapshotWriter {
         let mut writer = SnapshotWriter {
             path: path.clone(),
             file,
+            room: snapshots.room.clone(),
             end: 0,
             synced: 0,
             chunk: Vec::with_capacity(CHUNK_BYTES * 2),
             digest: Xxh3::new(),
             trailer: Trailer::default(),
         };
-        writer.put(&frame::encode_value(FrameKind::SnapshotHeader, &stored)).map_err(creating)?;
-        Ok(writer)
+        match writer.put(&frame::encode_value(FrameKind::SnapshotHeader, &stored)) {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                writer.discard(&*snapshots.disk);
+                Err(creating(error))
+            }
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -98,6 +106,7 @@ impl SnapshotWriter {
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.room.check(bytes.len() as u64)?;
         self.file.write_at(self.end, bytes)?;
         self.end += bytes.len() as u64;
         if self.end - self.synced >= SYNC_BYTES {
@@ -135,11 +144,11 @@ impl SnapshotReceiver {
     /// Adds the next bytes of the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
-        let poison = &self.snapshots.poison;
-        poison.guard("receiving a snapshot", self.file.write_at(self.end, bytes)).map_err(writing)?;
+        let write = || self.snapshots.poison.guard("receiving a snapshot", self.file.write_at(self.end, bytes));
+        self.snapshots.room.check(bytes.len() as u64).and_then(|()| write()).map_err(writing)?;
         self.end += bytes.len() as u64;
         if self.end - self.synced >= SYNC_BYTES {
-            poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
+            self.snapshots.poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
             self.synced = self.end;
         }
         Ok(())

@@ -17,8 +17,8 @@ use crate::ids::LogId;
 /// Rows after which a layer goes to the tree.
 const LAYER_ROWS: usize = 16 << 10;
 
-/// Bytes after which a layer goes to the tree.
-const LAYER_BYTES: usize = 16 << 20;
+/// Bytes after which a layer goes to the tree, where the disk is not small.
+pub(super) const LAYER_BYTES: usize = 16 << 20;
 
 /// Memory that a row takes besides its key and value, about.
 const ROW_OVERHEAD: usize = 100;
@@ -55,6 +55,10 @@ pub(super) struct Overlay {
     pub applied: Option<LogId>,
     pub installed: Option<LogId>,
     pub membership: Option<Vec<u8>>,
+    /// Bytes after which a layer goes to the tree.
+    pub layer_bytes: usize,
+    /// Whether a thread of its own takes layers to the tree, so that commits can wait for it.
+    pub has_flusher: bool,
     /// Whether the tree's applied id is older than `applied`.
     pub is_ahead: bool,
     pub closing: bool,
@@ -81,8 +85,8 @@ impl Layer {
         }
     }
 
-    fn is_over(&self, times: usize) -> bool {
-        self.rows.len() >= LAYER_ROWS * times || self.bytes >= LAYER_BYTES * times
+    fn is_over(&self, times: usize, bytes: usize) -> bool {
+        self.rows.len() >= LAYER_ROWS * times || self.bytes >= bytes.saturating_mul(times)
     }
 }
 
@@ -101,12 +105,12 @@ impl Overlay {
 
     /// Whether it is time to write to the tree.
     pub(super) fn is_due(&self) -> bool {
-        self.active.is_over(1)
+        self.active.is_over(1, self.layer_bytes)
     }
 
     /// Whether commits must wait for the tree.
     pub(super) fn is_full(&self) -> bool {
-        self.frozen.is_some() && self.active.is_over(2)
+        self.has_flusher && self.active.is_over(2, self.layer_bytes)
     }
 
     /// The newest value of `key`; `None` when the tree has it, if anyone.

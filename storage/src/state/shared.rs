@@ -12,16 +12,20 @@ use super::StateSummary;
 use super::cursor::Cursor;
 use super::generation::Generation;
 use super::layer_file::{self, StoredLayer};
-use super::overlay::{Flushed, Layer, Overlay, Slot};
+use super::overlay::{Flushed, LAYER_BYTES, Layer, Overlay, Slot};
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
 use crate::keys;
+use crate::room::{LOG_PART, Room};
 use crate::rows::{self, LargeRows};
 
 /// How often a full disk is tried again.
 const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
+/// Space that a layer takes for a while, as a multiple of its memory: once in its file, and in sled with what sled
+/// leaves behind of older rows.
+const LAYER_SPACE: u64 = 3;
 
 /// Rows that are written while a snapshot's cursor has to wait.
 const ROWS_PER_CURSOR_LOCK: usize = 64;
@@ -31,6 +35,7 @@ pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
     pub root: PathBuf,
     pub poison: Poison,
+    room: Room,
     overlay: Mutex<Overlay>,
     /// A layer is due, or the state is being closed.
     due: Condvar,
@@ -54,13 +59,16 @@ impl Shared {
         disk: Arc<dyn Disk>,
         root: PathBuf,
         poison: Poison,
+        room: Room,
         generation: Generation,
     ) -> Result<Shared, StorageError> {
-        let (base, overlay) = recover(&*disk, &root, &generation, &poison)?;
+        let (base, mut overlay) = recover(&*disk, &root, &generation, &poison)?;
+        overlay.layer_bytes = layer_bytes(&room);
         Ok(Shared {
             disk,
             root,
             poison,
+            room,
             overlay: Mutex::new(overlay),
             due: Condvar::new(),
             written: Condvar::new(),
@@ -83,10 +91,7 @@ impl Shared {
 
     /// Takes in a commit; waits while the tree is two layers behind. True when a layer is due.
     pub(super) fn commit(&self, writes: Writes, applied: LogId, membership: Option<Vec<u8>>) -> io::Result<bool> {
-        let mut overlay = self.overlay();
-        while overlay.is_full() && self.poison.reason().is_none() {
-            overlay = self.written.wait(overlay).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut overlay = self.until_not_full();
         self.poison.check()?;
         if let Some(last) = overlay.applied.filter(|last| applied.index < last.index) {
             return Err(io::Error::other(format!("{applied} was committed after {last}")));
@@ -99,6 +104,15 @@ impl Shared {
         Ok(is_due)
     }
 
+    /// Waits while the tree is behind and can catch up.
+    pub(super) fn until_not_full(&self) -> MutexGuard<'_, Overlay> {
+        let mut overlay = self.overlay();
+        while overlay.is_full() && !overlay.closing && self.poison.reason().is_none() {
+            overlay = self.written.wait(overlay).unwrap_or_else(PoisonError::into_inner);
+        }
+        overlay
+    }
+
     /// The flusher's thread: writes layers that are due until the state is closed or has failed.
     pub(super) fn run(&self) {
         loop {
@@ -107,8 +121,10 @@ impl Shared {
                 overlay = self.due.wait(overlay).unwrap_or_else(PoisonError::into_inner);
             }
             let closing = overlay.closing;
+            let space = space_for(&overlay.active);
             drop(overlay);
-            if closing {
+            // What is not written waits in memory, and then commits wait; sled does not bear a disk that is full.
+            if closing || self.room.wait(space).is_err() {
                 return;
             }
             match self.flush(&mut self.base()) {
@@ -128,13 +144,17 @@ impl Shared {
     }
 
     pub(super) fn close(&self) {
+        self.room.close();
         self.overlay().closing = true;
         self.due.notify_all();
+        self.written.notify_all();
     }
 
-    /// Writes everything that is committed to the tree; durable on return. A failure poisons.
+    /// Writes everything that is committed to the tree; durable on return. A failure poisons, except that nothing is tried
+    /// and an error of kind `StorageFull` returned when the disk has no room.
     pub(super) fn flush(&self, base: &mut Base) -> io::Result<Flushed> {
         self.poison.check()?;
+        self.room.check(space_for(&self.overlay().active))?;
         // A layer that had to wait for space is first.
         let waiting = self.overlay().frozen.clone();
         if let Some((layer, flushed)) = waiting {
@@ -156,6 +176,7 @@ impl Shared {
         overlay.is_ahead = false;
         let layer = Arc::new(std::mem::take(&mut overlay.active));
         overlay.frozen = Some((Arc::clone(&layer), flushed.clone()));
+        self.written.notify_all();
         (Some(layer), flushed)
     }
 
@@ -185,9 +206,10 @@ impl Shared {
 
     /// Lets another generation take over, with nothing of the old one left.
     pub(super) fn replace(&self, generation: Generation) -> Result<(), StorageError> {
-        let (new_base, new_overlay) = recover(&*self.disk, &self.root, &generation, &self.poison)?;
+        let (new_base, mut new_overlay) = recover(&*self.disk, &self.root, &generation, &self.poison)?;
         let mut base = self.base();
         let mut overlay = self.overlay();
+        (new_overlay.layer_bytes, new_overlay.has_flusher) = (overlay.layer_bytes, overlay.has_flusher);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *current, Arc::new(generation)).retire();
         *base = new_base;
@@ -259,6 +281,18 @@ fn write_rows(
         generation.tree.insert(keys::MEMBERSHIP.to_vec(), membership)?;
     }
     generation.tree.insert(keys::APPLIED.to_vec(), frame::encode_value(FrameKind::Applied, &applied))
+}
+
+/// Bytes after which a layer goes to sled: few enough that two layers, with all that they take for a while, fit into the
+/// reserve besides the log's part.
+fn layer_bytes(room: &Room) -> usize {
+    let pieces = LAYER_SPACE * 2 * LOG_PART / (LOG_PART - 1);
+    usize::try_from(room.piece(pieces, LAYER_BYTES as u64)).unwrap_or(LAYER_BYTES)
+}
+
+/// Free space with which writing a layer may begin.
+fn space_for(layer: &Layer) -> u64 {
+    (layer.bytes() as u64).saturating_mul(LAYER_SPACE)
 }
 
 /// What a generation says of itself.

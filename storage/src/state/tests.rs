@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
+mod full_disk;
 mod kill;
 mod layers;
 mod snapshots;

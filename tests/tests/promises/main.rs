@@ -15,6 +15,7 @@ mod engine;
 mod events;
 mod explain;
 mod failover;
+mod full_disk;
 mod histories;
 mod idempotency;
 mod log_time;

@@ -130,6 +130,26 @@ fn a_log_on_a_full_disk_goes_on_or_is_closed_and_leaves_nobody_waiting() {
 }
 
 #[test]
+fn the_log_says_where_its_bytes_are() {
+    let disk = FaultDisk::default();
+    create(&disk);
+    let log = open(&disk).unwrap();
+    assert_eq!((log.bytes_after(None), log.before_last(0)), (0, None), "an empty log");
+    // Three of these fill a segment.
+    append(&log, entries(1, 0..9, SEGMENT as usize / 4)).unwrap();
+    let all = log.bytes_after(None);
+    assert!(all > 9 * SEGMENT / 4, "{all} bytes");
+    let newest = log.bytes_after(Some(7));
+    assert_eq!((log.bytes_after(Some(5)), log.bytes_after(Some(8))), (newest, 0));
+    assert_eq!(log.before_last(all), None, "all of it may stay");
+    assert_eq!(log.before_last(all - 1), Some(2));
+    assert_eq!(log.before_last(newest), Some(5));
+    assert_eq!(log.before_last(0), Some(5), "what is written to stays");
+    log.purge(id(1, 5)).unwrap();
+    assert_eq!((log.bytes_after(None), log.before_last(newest)), (newest, Some(5)));
+}
+
+#[test]
 fn the_committed_id_is_kept_and_never_beyond_the_end() {
     let disk = FaultDisk::default();
     create(&disk);
