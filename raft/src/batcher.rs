@@ -2,7 +2,8 @@
 //!
 //! What is waiting goes into one entry, up to a number and a size; nothing is held back to make an entry
 //! fuller, so an idle cluster answers at once and a busy one batches by itself. A few entries are under
-//! way at a time. What may wait is bounded: past the bound a request is turned away at once.
+//! way at a time, in number and in bytes: what is sent and synced in one go must not hold up heartbeats for long. What may
+//! wait is bounded: past the bound a request is turned away at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,6 +16,7 @@ use openraft::impls::OneshotResponder;
 use openraft::raft::ClientWriteResult;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::budget::{Budget, Place};
 use crate::clock::Clock;
 use crate::options::Batching;
 use crate::types::{Core, Outcome, Proposal, TypeConfig};
@@ -56,15 +58,14 @@ struct Waiting {
     answer: oneshot::Sender<Answer>,
     /// Decides the race between an entry that takes the request and a caller that gives up.
     fate: Arc<AtomicU8>,
-    _permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    _place: Place,
 }
 
 /// The way into the batcher; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Batcher {
     queue: mpsc::UnboundedSender<Waiting>,
-    requests: Arc<Semaphore>,
-    kibibytes: Arc<Semaphore>,
+    budget: Budget,
 }
 
 struct Task {
@@ -73,7 +74,11 @@ struct Task {
     limits: Batching,
     queue: mpsc::UnboundedReceiver<Waiting>,
     entries: Arc<Semaphore>,
+    kibibytes: Arc<Semaphore>,
 }
+
+/// An entry's part of what may be under way.
+type Slot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Batcher {
     /// Starts the batcher; it ends with `tasks` when all handles are gone or the queue is closed.
@@ -85,23 +90,21 @@ impl Batcher {
         tasks: &tokio_util::task::TaskTracker,
     ) -> Self {
         let (sender, queue) = mpsc::unbounded_channel();
-        let batcher = Self {
-            queue: sender,
-            requests: Arc::new(Semaphore::new(limits.requests_waiting_max)),
-            kibibytes: Arc::new(Semaphore::new(limits.bytes_waiting_max / 1024)),
-        };
+        let batcher =
+            Self { queue: sender, budget: Budget::new(limits.requests_waiting_max, limits.bytes_waiting_max) };
         let entries = Arc::new(Semaphore::new(limits.entries_in_flight));
-        let task = Task { core, clock, limits, queue, entries };
+        let kibibytes = Arc::new(Semaphore::new(limits.bytes_in_flight / 1024));
+        let task = Task { core, clock, limits, queue, entries, kibibytes };
         tasks.spawn(task.run(stop));
         batcher
     }
 
     /// Proposes an encoded request and waits for its reply, at most `limit`.
     pub async fn propose(&self, request: Bytes, limit: Duration) -> Answer {
-        let permits = self.permits(request.len()).ok_or(Unanswered::Overloaded)?;
+        let place = self.budget.take(request.len()).ok_or(Unanswered::Overloaded)?;
         let (sender, answer) = oneshot::channel();
         let fate = Arc::new(AtomicU8::new(WAITING));
-        let waiting = Waiting { request, answer: sender, fate: fate.clone(), _permits: permits };
+        let waiting = Waiting { request, answer: sender, fate: fate.clone(), _place: place };
         self.queue.send(waiting).map_err(|_| Unanswered::Stopped)?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => answer,
@@ -110,13 +113,6 @@ impl Batcher {
             Err(_) if withdraw(&fate) => Err(Unanswered::NotAppended),
             Ok(Err(_)) | Err(_) => Err(Unanswered::Unknown),
         }
-    }
-
-    fn permits(&self, bytes: usize) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let kibibytes = u32::try_from(bytes / 1024 + 1).ok()?;
-        let request = self.requests.clone().try_acquire_owned().ok()?;
-        let room = self.kibibytes.clone().try_acquire_many_owned(kibibytes).ok()?;
-        Some((request, room))
     }
 }
 
@@ -142,9 +138,14 @@ impl Task {
             // More may come while the entries under way make room; that is what fills the next entry.
             let Ok(slot) = self.entries.clone().acquire_owned().await else { return };
             let batch = self.gather(first);
-            if !batch.is_empty() {
-                self.append(batch, slot).await;
+            if batch.is_empty() {
+                continue;
             }
+            // An entry that is larger than all that may be under way goes alone.
+            let kibibytes = batch.iter().map(|waiting| waiting.request.len()).sum::<usize>() / 1024;
+            let kibibytes = kibibytes.min(self.limits.bytes_in_flight / 1024) as u32;
+            let Ok(bytes) = self.kibibytes.clone().acquire_many_owned(kibibytes).await else { return };
+            self.append(batch, (slot, bytes)).await;
         }
     }
 
@@ -165,7 +166,7 @@ impl Task {
         batch
     }
 
-    async fn append(&self, batch: Vec<Waiting>, slot: OwnedSemaphorePermit) {
+    async fn append(&self, batch: Vec<Waiting>, slot: Slot) {
         let at = Millis(self.clock.now_ms());
         let payload = LogPayload::entry(at, batch.iter().map(|waiting| &waiting.request));
         let (responder, outcome) = OneshotResponder::new_pair();

@@ -18,6 +18,7 @@
 
 mod backup;
 mod batcher;
+mod budget;
 mod checkpoint;
 mod clock;
 mod compaction;

@@ -77,9 +77,13 @@ pub struct Batching {
     pub bytes_per_entry: usize,
     /// Entries under way at a time.
     pub entries_in_flight: usize,
-    /// Requests that may wait for their reply; past it they are turned away.
+    /// Bytes of entries under way at a time; a larger entry goes alone. Followers have to take them in, sync them and
+    /// answer within an election timeout.
+    pub bytes_in_flight: usize,
+    /// Requests that may wait for their reply, on the leader and on each node that passes them on; past it they are turned
+    /// away.
     pub requests_waiting_max: usize,
-    /// Bytes that may wait for their reply.
+    /// Bytes that may wait for their reply, likewise; never less than the largest request.
     pub bytes_waiting_max: usize,
 }
 
@@ -89,8 +93,9 @@ impl Default for Batching {
             requests_per_entry: 512,
             bytes_per_entry: 64 * 1024,
             entries_in_flight: 8,
+            bytes_in_flight: 8 * 1024 * 1024,
             requests_waiting_max: 16 * 1024,
-            bytes_waiting_max: 256 * 1024 * 1024,
+            bytes_waiting_max: 128 * 1024 * 1024,
         }
     }
 }

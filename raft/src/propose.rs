@@ -13,6 +13,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::Instant;
 
 use crate::batcher::{Committed, Unanswered};
+use crate::budget::Budget;
 use crate::leader::{LeaderDesk, NotCommitted, Proposed, REQUEST_BYTES_MAX};
 use crate::peers::Links;
 use crate::progress::Progress;
@@ -74,6 +75,8 @@ pub(crate) struct Proposer {
     pub desk: LeaderDesk,
     pub links: Links,
     pub progress: Progress,
+    /// What this node may have under way, here or at the leader.
+    pub budget: Budget,
     pub limit: Duration,
 }
 
@@ -92,6 +95,7 @@ impl Proposer {
             let (limit, actual) = (REQUEST_BYTES_MAX as u64, request.len() as u64);
             return Err(ProposeError::TooLarge { limit, actual });
         }
+        let _place = self.budget.take(request.len()).ok_or(ProposeError::Overloaded)?;
         let (begun, mut metrics) = (Instant::now(), self.core.server_metrics());
         while let Some(left) = self.left(begun)? {
             let leader = metrics.borrow_and_update().current_leader;

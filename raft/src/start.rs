@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::Batcher;
+use crate::budget::Budget;
 use crate::checkpoint::Checkpoints;
 use crate::compaction;
 use crate::environment::PeerListener;
@@ -293,6 +294,7 @@ async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle
         desk: desk.clone(),
         links: ground.links.clone(),
         progress: ground.progress.clone(),
+        budget: Budget::new(ground.options.batching.requests_waiting_max, ground.options.batching.bytes_waiting_max),
         limit: Duration::from_millis(ground.options.timing.answer_ms),
     };
     Ok(Handle::new(Running {

@@ -259,6 +259,18 @@ impl Process {
         Ok(self.records()?.into_iter().filter_map(began).collect())
     }
 
+    /// The most memory that it has had so far, in bytes.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn peak_memory(&self) -> Result<u64> {
+        let running = self.child.lock();
+        let child = running.as_ref().with_context(|| format!("{} does not run", self.label))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        Ok(peak.trim().trim_end_matches("kB").trim().parse::<u64>()? * 1024)
+    }
+
     /// Its whole log so far.
     pub fn log_text(&self) -> String {
         fs::read(self.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -17,12 +18,18 @@ use holdfast_client::wire::{Consistency, Encoding, FENCE_HEADER, IDEMPOTENCY_HEA
 use holdfast_machine::{Epoch, Fence, IdempotencyKey, NodeName, Reject};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::openapi::{Object, Required, Type};
 use utoipa::{IntoParams, PartialSchema};
 
 use super::error::{ApiError, Refusal};
 use crate::{ReadMode, StoreError, Write};
+
+/// In which a [`BodyBudget`] is counted, in bytes.
+const BUDGET_UNIT: usize = 1024;
+/// Bodies up to this are not counted.
+const SMALL_BODY_BYTES: u64 = 64 * 1024;
 
 /// The one variable segment of a path, percent-decoded and read as a `T`; the last one where a route has none that
 /// varies, because it is for a thing of this very name.
@@ -160,6 +167,27 @@ pub(crate) fn content_type(headers: &HeaderMap) -> &str {
 #[derive(Clone, Copy)]
 pub(crate) struct BodyBytesMax(pub usize);
 
+/// What the bodies that are being read at a time may take in memory; clones share it.
+#[derive(Clone)]
+pub(crate) struct BodyBudget(Arc<Semaphore>);
+
+impl BodyBudget {
+    /// A budget of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes / BUDGET_UNIT)))
+    }
+
+    /// A part of the budget for a body of so many bytes. Small ones need none.
+    fn take(&self, bytes: u64) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if bytes <= SMALL_BODY_BYTES {
+            return Ok(None);
+        }
+        let units = u32::try_from(bytes / BUDGET_UNIT as u64).unwrap_or(u32::MAX);
+        let taken = self.0.clone().try_acquire_many_owned(units);
+        taken.map(Some).map_err(|_| StoreError::Overloaded.into())
+    }
+}
+
 /// The whole body, inflated if it was compressed.
 pub(crate) async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
     let headers = request.headers();
@@ -169,6 +197,10 @@ pub(crate) async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<
     }
     let limit = request.extensions().get::<BodyBytesMax>().map_or(usize::MAX, |most| most.0) as u64;
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    // What has no declared length is taken for a quarter of what it may have.
+    let expected: u64 = declared.unwrap_or(limit / 4).min(limit);
+    let budget = request.extensions().get::<BodyBudget>().cloned();
+    let _part = budget.map(|budget| budget.take(expected)).transpose()?;
     Bytes::from_request(request, state).await.map_err(|rejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             let actual = declared.unwrap_or(0).max(limit.saturating_add(1));
@@ -207,6 +239,17 @@ mod tests {
         for bad in ["", "a", "a/", "/1", "a/-1", "a/18446744073709551616"] {
             assert!(fence(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn large_bodies_share_a_budget_and_small_ones_are_let_through() {
+        let budget = BodyBudget::new(10 << 20);
+        let large = budget.take(8 << 20).unwrap();
+        let refused = budget.take(4 << 20);
+        assert_eq!(axum::response::IntoResponse::into_response(refused.unwrap_err()).status().as_u16(), 429);
+        assert!(budget.take(SMALL_BODY_BYTES).unwrap().is_none());
+        drop(large);
+        assert!(budget.take(4 << 20).unwrap().is_some());
     }
 
     #[test]

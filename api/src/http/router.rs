@@ -30,7 +30,7 @@ use utoipa_axum::routes;
 
 use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
-use super::extract::BodyBytesMax;
+use super::extract::{BodyBudget, BodyBytesMax};
 use super::{
     answer, backup, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows, sessions,
     shards, swagger_ui, timers, unread, visibility, workflows,
@@ -47,6 +47,8 @@ const BACKUPS: NotForContentType = NotForContentType::const_new(BACKUP_CONTENT_T
 pub struct HttpOptions {
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
+    /// All request bodies that are being read at a time, in bytes; what does not fit is refused as `overloaded`.
+    pub bodies_bytes_max: usize,
     /// The longest that a client may take between two pieces of its body.
     pub body_timeout: Duration,
     /// The way to what is counted; without it `/metrics` is not there.
@@ -55,13 +57,18 @@ pub struct HttpOptions {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { body_bytes_max: 32 * 1024 * 1024, body_timeout: Duration::from_secs(10), metrics: None }
+        Self {
+            body_bytes_max: 32 * 1024 * 1024,
+            bodies_bytes_max: 256 * 1024 * 1024,
+            body_timeout: Duration::from_secs(10),
+            metrics: None,
+        }
     }
 }
 
 /// The store over HTTP.
 pub fn router(store: Store, options: HttpOptions) -> Router {
-    let HttpOptions { body_bytes_max, body_timeout, metrics } = options;
+    let HttpOptions { body_bytes_max, bodies_bytes_max, body_timeout, metrics } = options;
     let (router, document) = routes().split_for_parts();
     router
         .fallback(no_route)
@@ -70,6 +77,7 @@ pub fn router(store: Store, options: HttpOptions) -> Router {
         .layer(Extension(metrics))
         .layer(Extension(Text::of(&document)))
         .layer(Extension(BodyBytesMax(body_bytes_max)))
+        .layer(Extension(BodyBudget::new(bodies_bytes_max)))
         // The limit is inside of the decompression: it holds for what a body becomes.
         .layer(DefaultBodyLimit::max(body_bytes_max))
         // What it does not know is left as it is, for the handler's own refusal.

@@ -21,6 +21,7 @@ mod idempotency;
 mod log_time;
 mod namespaces;
 mod outbox;
+mod overload;
 mod peers;
 mod quorum;
 mod sessions;
