@@ -203,7 +203,7 @@ impl Options {
     /// # Errors
     /// The first setting that makes no sense.
     pub fn check(&self) -> Result<(), InvalidOption> {
-        let positive: [(&'static str, u64); 13] = [
+        let positive: [(&'static str, u64); 14] = [
             ("poll_interval_ms", self.detection.poll_interval_ms),
             ("confirmations", self.detection.confirmations.into()),
             ("silence_ms", self.detection.silence_ms),
