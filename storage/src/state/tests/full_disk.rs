@@ -144,5 +144,5 @@ fn a_snapshot_without_room_leaves_nothing_behind() {
     drop(receiver);
     assert!(RealDisk.list(&root.path().join("snapshots")).unwrap().is_empty());
     disk.set(Claimed::TOTAL);
-    assert_eq!(snapshots.write(state.snapshot_builder().unwrap()).unwrap().verify().unwrap(), 1);
+    assert_eq!(snapshots.write(state.snapshot_builder().unwrap()).unwrap().verify().unwrap().rows, 1);
 }
