@@ -30,6 +30,7 @@ fn options(disk: &FaultDisk) -> Options {
         disk: Arc::new(disk.clone()),
         log: LogConfig { segment_bytes: 4096, cache_bytes: 1000, writer: LogWriter::Driven },
         state: StateConfig { kind: StateKind::Plain, ..StateConfig::default() },
+        ..Options::default()
     }
 }
 
