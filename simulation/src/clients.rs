@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_checkers::history::{self, Asked, Outcome};
-use holdfast_machine::{Command, Fence, HistoryEvent, IdempotencyKey, Millis, Reject, Reply, Request, WorkflowId};
+use holdfast_machine::{
+    Command, Epoch, Fence, HistoryEvent, IdempotencyKey, Millis, Reject, Reply, Request, WorkflowId,
+};
 use turmoil::net::TcpStream;
 
 pub use appender::appender;
@@ -71,13 +73,48 @@ impl Caller {
             tries += 1;
             if let Some(Answer::Committed { index, at, reply }) = self.ask(&Ask::Propose(request.clone())).await {
                 self.world.calls.returned(made, outcome(index, &reply));
-                self.world.watch.acknowledged(Acknowledged { index, request, reply: reply.clone() });
+                self.world.watch.acknowledged(Acknowledged { index, request: request.clone(), reply: reply.clone() });
                 self.world.record.count(if reply.is_ok() { "call ok" } else { "call rejected" });
+                if tries == 1 {
+                    self.check_first(index, &request, &reply).await;
+                }
                 return Settled { at, reply, retried: tries > 1 };
             }
             self.world.record.count("call tried again");
             self.pause(PAUSE_MS.0, PAUSE_MS.1).await;
         }
+    }
+
+    /// What can be said of a write that was sent once: its fence was the owner's, and if it is sent again, now that it has
+    /// its answer, it gets the same one.
+    async fn check_first(&mut self, index: u64, request: &Request, reply: &Result<Reply, Reject>) {
+        if let (Some(fence), Some(workflow), Ok(_)) = (&request.fence, request.command.workflow(), reply) {
+            self.world.watch.fenced(self.world.shard_of(workflow), index, fence);
+            self.world.record.count("fenced write accepted");
+        }
+        // What changed nothing is not remembered: another try may do better.
+        let changed = reply.is_ok() && !matches!(reply, Ok(Reply::Claimed { claims }) if claims.is_empty());
+        if !changed || self.world.leaps() || !self.random.chance(4) {
+            return;
+        }
+        if let Some(Answer::Committed { reply: again, .. }) = self.ask(&Ask::Propose(request.clone())).await {
+            self.world.record.count("call repeated");
+            if again != *reply {
+                self.world.record.broken(format_args!("{request:?} was told {reply:?}, and when repeated {again:?}"));
+            }
+        }
+    }
+
+    /// A fence for a write to this workflow: of the owner as somebody knows it, and now and then of a former one.
+    pub fn fence(&mut self, workflow: &WorkflowId) -> Option<Fence> {
+        let mut fence = self.world.owner_of(workflow).filter(|_| !self.world.leaps())?;
+        match self.random.below(10) {
+            0..5 => return None,
+            5 => fence.epoch = Epoch(fence.epoch.0.saturating_sub(1)),
+            6 => fence.owner = self.random.pick(&self.world.hosts).name.clone(),
+            _ => {}
+        }
+        Some(fence)
     }
 
     /// A history as it is now, read at a random node; asks until there is an answer.

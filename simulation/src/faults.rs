@@ -13,12 +13,13 @@ use crate::host::Host;
 use crate::world::World;
 
 /// The kinds of faults.
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Partition,
     Kind::OneWay,
     Kind::Isolate,
     Kind::Delay,
     Kind::Blink,
+    Kind::Restart,
     Kind::Crash,
     Kind::CrashAll,
     Kind::CrashInWrite,
@@ -36,6 +37,7 @@ enum Kind {
     Isolate,
     Delay,
     Blink,
+    Restart,
     Crash,
     CrashAll,
     CrashInWrite,
@@ -54,6 +56,7 @@ impl Kind {
             Self::Isolate => "fault: node cut off",
             Self::Delay => "fault: messages delayed",
             Self::Blink => "fault: link blinks",
+            Self::Restart => "fault: stopped in good order",
             Self::Crash => "fault: crash",
             Self::CrashAll => "fault: crash of all",
             Self::CrashInWrite => "fault: crash in a write",
@@ -98,7 +101,7 @@ impl Faults {
         let all = random.chance(25);
         let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| all || random.chance(45)).collect();
         let kinds = if kinds.is_empty() { vec![Kind::Crash] } else { kinds };
-        let mean_ms = *random.pick(&[700, 1_500, 3_000]);
+        let mean_ms = *random.pick(&[300, 700, 1_500, 3_000]);
         world.record.note(format_args!("faults about every {mean_ms} ms: {kinds:?}"));
         Self { world, random, kinds, mean_ms, next_ms: 0, ends: BTreeMap::new(), number: 0, ahead_ms: 0 }
     }
@@ -179,10 +182,12 @@ impl Faults {
                 self.later(now_ms, 20, 1_500, End::Mend(a, b));
             }
             Kind::Blink => _ = self.world.wires.cut(&self.name(a), &self.name(b)),
+            Kind::Restart => self.host(a).stop.notify_one(),
             Kind::Crash => self.crash(sim, a, now_ms),
             Kind::CrashAll => (0..self.world.hosts.len()).for_each(|node| self.crash(sim, node, now_ms)),
             Kind::CrashInWrite => {
-                let changes = self.random.below(40);
+                let most = *self.random.pick(&[10, 40, 400]);
+                let changes = self.random.below(most);
                 self.host(a).disk().fail_after(changes, Fault::Stop);
                 self.later(now_ms, 50, 1_000, End::CrashIfStopped(a));
             }

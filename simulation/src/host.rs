@@ -8,6 +8,7 @@ use holdfast_machine::NodeName;
 use holdfast_raft::{Clock, Handle};
 use holdfast_storage::fault::FaultDisk;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::draw::{Draw, Random};
 
@@ -22,6 +23,8 @@ pub struct Host {
     pub clock: Arc<SimClock>,
     /// How long its disk takes.
     pub pace: Arc<Pace>,
+    /// Asks the process to stop in good order.
+    pub stop: Notify,
     state: Mutex<State>,
 }
 
@@ -42,7 +45,7 @@ impl Host {
         let pace = Pace { random: Mutex::new(random), usual_ms: sync_ms, slow_ms: AtomicU64::new(0) };
         let disk = FaultDisk::default();
         let state = State { disk, disk_number: 1, taken_out: None, boots: 0, running: None };
-        Self { name, clock: Arc::new(clock), pace: Arc::new(pace), state: Mutex::new(state) }
+        Self { name, clock: Arc::new(clock), pace: Arc::new(pace), stop: Notify::new(), state: Mutex::new(state) }
     }
 
     /// A process begins; gives the disk that it finds.

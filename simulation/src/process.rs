@@ -17,6 +17,8 @@ use crate::world::World;
 const PEER_PORT: u16 = 7700;
 /// Pause before a process that has ended is started again.
 const RESTART: Duration = Duration::from_millis(300);
+/// How long a node may take to stop in good order: what its configuration allows, and a moment to close.
+const STOP: Duration = Duration::from_secs(17);
 /// How long a node that has failed may take to let go.
 const LET_GO: Duration = Duration::from_secs(5);
 
@@ -41,6 +43,14 @@ async fn live(node: Node, host: &Arc<Host>, world: &Arc<World>) -> std::io::Resu
     let reason = tokio::select! {
         reason = node.failed() => reason,
         served = served => return served,
+        () = host.stop.notified() => {
+            let stopped = tokio::time::timeout(STOP, node.shutdown()).await.is_ok();
+            world.record.note(format_args!("{} has stopped in good order: {stopped}", host.name));
+            if !stopped {
+                world.record.broken(format_args!("{} does not stop within {STOP:?}", host.name));
+            }
+            return Ok(());
+        }
     };
     world.node_failed(host, &reason);
     host.runs(None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use holdfast_checkers::invariants::{EpochsHaveOneOwner, OneEntryPerIndex, Watch as Seen};
 use holdfast_checkers::replay::Replay;
 use holdfast_checkers::{Broken, Check, Observation};
-use holdfast_machine::{Entry, Member, NodeName, Reject, Reply, Request};
+use holdfast_machine::{Entry, Fence, Member, NodeName, Reject, Reply, Request, ShardId};
 use holdfast_raft::{AppliedEntry, Handle, Observer};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
@@ -150,6 +150,11 @@ impl Watch {
     /// A write was acknowledged.
     pub fn acknowledged(&self, acknowledged: Acknowledged) {
         self.inner.lock().acknowledged.push(acknowledged);
+    }
+
+    /// A write was accepted under a fence.
+    pub fn fenced(&self, shard: ShardId, index: u64, fence: &Fence) {
+        self.hold(self.inner.lock().owners.accepted(shard, index, fence));
     }
 
     /// How many terms had a leader.

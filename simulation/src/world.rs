@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdfast_checkers::history::Recorder;
-use holdfast_machine::NodeName;
+use holdfast_machine::limits::REPLY_REMEMBERED_MS;
+use holdfast_machine::{Fence, NodeName, ShardId, WorkflowId};
 use parking_lot::Mutex;
 
 use crate::draw::{Draw, Random};
@@ -140,6 +141,26 @@ impl World {
     /// True once there is no more work.
     pub fn is_without_work(&self) -> bool {
         self.work_is_over.load(Ordering::Relaxed)
+    }
+
+    /// The shard of a workflow.
+    pub fn shard_of(&self, workflow: &WorkflowId) -> ShardId {
+        ShardId::of(workflow, self.settings.shards)
+    }
+
+    /// Who owns a workflow's shard, as whoever is asked first knows it.
+    pub fn owner_of(&self, workflow: &WorkflowId) -> Option<Fence> {
+        let shard = self.shard_of(workflow);
+        let owner = |host: &Arc<Host>| {
+            host.node()?.view(|machine, _| machine.shard(shard).map(|entry| (entry.owner.clone(), entry.epoch)))
+        };
+        let (owner, epoch) = self.hosts.iter().find_map(owner)?;
+        Some(Fence { owner, epoch })
+    }
+
+    /// True if log time may leap so far that replies are forgotten, and a retry becomes a second call.
+    pub fn leaps(&self) -> bool {
+        self.settings.clock_step_ms as u64 > REPLY_REMEMBERED_MS
     }
 
     /// A node did not start.

@@ -24,7 +24,12 @@ async fn fill(caller: &mut Caller, workflow: &WorkflowId) -> turmoil::Result {
     while known.len() < LENGTH && !caller.world.is_ending() {
         let events = events(caller, &known)?;
         let commit = Commit { events: events.clone(), ..Commit::new(workflow.clone(), known.len() as u64) };
-        let settled = caller.settle(Command::Commit(commit), None).await;
+        let fence = caller.fence(workflow);
+        let settled = caller.settle(Command::Commit(commit), fence).await;
+        if let Err(Reject::NotOwner { .. }) = settled.reply {
+            caller.world.record.count("fence refused");
+            continue;
+        }
         known.extend(events);
         match settled.reply {
             Ok(Reply::Committed(committed)) if committed.head == known.len() as u64 => {}
