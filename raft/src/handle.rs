@@ -184,23 +184,43 @@ mod tests {
 
     use std::time::Duration;
 
-    use holdfast_machine::{Command, NodeName};
+    use holdfast_machine::{Command, NodeName, ReadMode};
 
-    use crate::options::{MemberConfig, Options, PeerListen};
+    use super::Handle;
+    use crate::options::{MemberConfig, Options, PeerListen, Timing};
+    use crate::propose::ProposeError;
     use crate::start::Raft;
+
+    /// Starts the first of `members` nodes; the others are not there.
+    async fn start(dir: &std::path::Path, members: u64) -> Handle {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = socket.local_addr().unwrap().to_string();
+        let member = |id| MemberConfig {
+            id,
+            name: NodeName::new(format!("node-{id}")).unwrap(),
+            peer_addr: if id == 1 { addr.clone() } else { "127.0.0.1:1".to_owned() },
+            http_addr: String::new(),
+        };
+        let (members, listen) = ((1..=members).map(member).collect(), PeerListen::Bound(socket));
+        Raft::start(Options::new("c", 1, dir.join("data"), members, listen)).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_that_has_stopped_says_so_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = start(dir.path(), 3).await;
+        node.shutdown().await;
+        let begun = std::time::Instant::now();
+        assert_eq!(node.propose(Command::Tick.into()).await, Err(ProposeError::Stopped));
+        assert_eq!(node.read_index(ReadMode::Linearizable).await, Err(ProposeError::Stopped));
+        let limit = Duration::from_millis(Timing::default().answer_ms);
+        assert!(begun.elapsed() < limit, "it went round until the time was over");
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn after_a_failed_write_nothing_more_is_acknowledged() {
         let dir = tempfile::tempdir().unwrap();
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let member = MemberConfig {
-            id: 1,
-            name: NodeName::new("node-a").unwrap(),
-            peer_addr: socket.local_addr().unwrap().to_string(),
-            http_addr: String::new(),
-        };
-        let listen = PeerListen::Bound(socket);
-        let node = Raft::start(Options::new("c", 1, dir.path().join("data"), vec![member], listen)).await.unwrap();
+        let node = start(dir.path(), 1).await;
         node.propose(Command::Tick.into()).await.unwrap();
 
         let poison = node.0.replica.storage().dir.poison();

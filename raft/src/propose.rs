@@ -106,7 +106,7 @@ impl Proposer {
             };
             match attempt {
                 Attempt::Done(committed) => return Ok(committed),
-                Attempt::Again => a_moment(metrics.changed(), left).await,
+                Attempt::Again => a_moment(metrics.changed(), left).await?,
             }
         }
         Err(self.gave_up(begun))
@@ -141,7 +141,7 @@ impl Proposer {
             };
             match index {
                 Some(index) => return Ok(index),
-                None => a_moment(metrics.changed(), left).await,
+                None => a_moment(metrics.changed(), left).await?,
             }
         }
         Err(self.gave_up(begun))
@@ -208,10 +208,13 @@ impl Proposer {
     }
 }
 
-/// A moment, or until the leadership is another than was looked at last.
-async fn a_moment(changed: impl Future, left: Duration) {
-    // Either is a reason to look again.
-    let _ = tokio::time::timeout(RETRY_PAUSE.min(left), changed).await;
+/// A moment, or until the leadership is another than was looked at last; an error once nothing will change any more.
+async fn a_moment<E>(changed: impl Future<Output = Result<(), E>>, left: Duration) -> Result<(), ProposeError> {
+    match tokio::time::timeout(RETRY_PAUSE.min(left), changed).await {
+        Ok(Err(_)) => Err(ProposeError::Stopped),
+        // Either is a reason to look again.
+        Ok(Ok(())) | Err(_) => Ok(()),
+    }
 }
 
 fn attempted(proposed: Proposed) -> Result<Attempt<Committed>, ProposeError> {
