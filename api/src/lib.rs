@@ -27,6 +27,7 @@ mod explain;
 mod growth;
 pub mod http;
 mod listings;
+mod members;
 mod metrics;
 mod namespaces;
 mod outbox;

@@ -12,6 +12,7 @@ use holdfast_raft::{MemberStatus, RoomLevel, Status};
 
 use crate::error::StoreError;
 use crate::listings::{cut, one_more};
+use crate::members::{outside, replacements};
 use crate::store::{Store, StoreResult};
 use crate::{Answer, ReadMode};
 
@@ -167,6 +168,9 @@ impl Store {
             return Some(reason);
         }
         let status = self.shared.raft.status();
+        if let Some(reason) = outside(&status) {
+            return Some(reason);
+        }
         if status.leader.is_none() {
             return Some("this node knows no leader".to_owned());
         }
@@ -208,6 +212,8 @@ impl Store {
             shard_count: machine.shard_count(),
             rows: machine.row_counts(),
             members: machine.members().map(|member| member_view(member, &status)).collect(),
+            replacements: replacements(&status),
+            outside: outside(&status),
         })
     }
 

@@ -66,7 +66,9 @@ fn every_operation_is_described() {
         if name.contains(" /v1/") && !answers.contains(&true) {
             offences.push(format!("{name}: no type for its answer"));
         }
-        if !name.starts_with("get ") && !has("idempotency-key") && !has("consistency") {
+        // A replacement is the same however often it is asked for.
+        let is_repeatable = name.ends_with("/replace");
+        if !name.starts_with("get ") && !has("idempotency-key") && !has("consistency") && !is_repeatable {
             offences.push(format!("{name}: takes neither Guard nor a read's parameters"));
         }
         if has("consistency") != has("min_index") {

@@ -17,8 +17,8 @@ use crate::send::Call;
 use crate::wire::{
     AdoptBody, Adoption, Answer, AppendBody, ClaimCall, ClusterView, CommitBody, CompleteBody, Completed, Deliveries,
     Delivery, Directory, Extended, FailBody, Failure, HeartbeatBody, HistoryPage, Keys, PageCall, ReadMode, RearmBody,
-    ReconcileBody, Reconciled, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRows, TransferBody,
-    WorkflowView, Write,
+    ReconcileBody, Reconciled, ReplaceBody, Replacement, RetryBody, ReturnedRow, RowView, Runs, SettleBody, StaleRows,
+    TransferBody, WorkflowView, Write,
 };
 
 /// The result of a call.
@@ -229,6 +229,13 @@ impl Client {
     /// The cluster as the node that answers sees it.
     pub async fn cluster(&self) -> CallResult<ClusterView> {
         self.send(Call::get("/v1/cluster".to_owned())).await
+    }
+
+    /// Has a member replaced that has lost its data and waits for that; with `dry_run`, says what would happen.
+    /// Returns as soon as it has begun. The same call again is answered with how far it is.
+    pub async fn replace_member(&self, name: &NodeName, dry_run: bool) -> CallResult<Replacement> {
+        let path = format!("/v1/cluster/members/{}/replace", name_segment("node name", name.as_str())?);
+        self.send(Call::ask(path, &ReplaceBody { dry_run })?).await
     }
 }
 

@@ -23,7 +23,10 @@ pub use holdfast_machine::{EventId, ReadMode};
 use holdfast_machine::{Fence, IdempotencyKey};
 use serde::{Deserialize, Serialize};
 
-pub use cluster::{AdoptBody, Adoption, ClusterView, Directory, DiskSpace, MemberView, TransferBody};
+pub use cluster::{
+    AdoptBody, Adoption, ClusterView, Directory, DiskSpace, MemberView, ReplaceBody, Replacement, ReplacementStage,
+    TransferBody,
+};
 pub use encoding::Encoding;
 pub use events::{EventBody, EventMessage, LaggedBody, Topology};
 pub use explain::Explanation;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use holdfast_client::wire::{
     CountPage, DeadLetterPage, DueTimers, ExpiredCall, Explanation, HeadPage, NamespacePage, NamespaceView, PageCall,
-    RedriveMode, RoutePage, SessionFilter, SessionPage, SessionWithRows, TimerPage, UnsettledPage,
+    RedriveMode, Replacement, RoutePage, SessionFilter, SessionPage, SessionWithRows, TimerPage, UnsettledPage,
 };
 use holdfast_client::{
     Adoption, Answer, ClaimCall, Client, ClientError, ClusterView, Delivery, Directory, HeldRow, ListCall, ReadMode,
@@ -254,4 +254,6 @@ calls! {
     explain_shard(shard: ShardId) -> Explanation<ShardReason>;
     /// The cluster as the node that answers sees it.
     cluster() -> ClusterView;
+    /// Replaces a member that has lost its data.
+    replace_member(name: &NodeName, dry_run: bool) -> Replacement;
 }

@@ -5,6 +5,7 @@ mod backup;
 mod config;
 mod explain;
 mod healthcheck;
+mod member;
 mod restore;
 mod serve;
 mod status;
@@ -55,6 +56,11 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Makes the data directory of a node of a new cluster from a backup; once for each of its nodes.
     Restore(restore::RestoreArgs),
+    /// Replaces a member that has lost its data.
+    ///
+    /// The exit code is 0 if it is done (or, as asked, begun or found possible), 1 if it is refused, 2 if no node answers,
+    /// and 3 if it is still under way when the wait is over.
+    Member(member::MemberArgs),
     /// Starts three nodes and six workers on this machine, kills two owners and a worker in the middle of their work, and
     /// checks every outcome.
     Demo(demo::DemoArgs),
@@ -162,6 +168,7 @@ pub fn main() -> ExitCode {
         Some(Command::Verify(args)) => return verify::run(&args),
         Some(Command::Backup(args)) => backup::run(&args),
         Some(Command::Restore(args)) => restore::run(&args),
+        Some(Command::Member(args)) => return member::run(&args),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         Some(Command::DemoWorker(args)) => block_on(demo::run_worker(args)),

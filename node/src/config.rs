@@ -35,9 +35,10 @@ pub struct Config {
     #[config(env = "HOLDFAST_CLUSTER_ID", default = "holdfast")]
     pub cluster_id: String,
 
-    /// The first members, the same on all nodes: each name with the address where the other nodes reach it. The
-    /// numeric Raft id is the place in the list sorted by name, from 1; to fix it, write `"1@host:7700"`, and
-    /// then for every member. In the environment: `node-a=host-a:7700,node-b=host-b:7700,node-c=host-c:7700`.
+    /// The first members, the same on all nodes: each name with the address where the other nodes reach it. A new
+    /// cluster begins once all of them have been started. The first numeric Raft id of a member is its place in the
+    /// list sorted by name, from 1; to fix it, write `"1@host:7700"`, and then for every member. In the environment:
+    /// `node-a=host-a:7700,node-b=host-b:7700,node-c=host-c:7700`.
     #[config(env = "HOLDFAST_MEMBERS", parse_env = Members::from_text, default = {})]
     pub members: Members,
 
@@ -75,6 +76,13 @@ pub struct Config {
     /// is counted.
     #[config(env = "HOLDFAST_PARKED_AFTER_MS", default = 1_000)]
     pub parked_after_ms: u64,
+
+    /// Whether the leader replaces a member by itself that comes back with an empty data directory, as
+    /// `holdfast member replace` does. The same on all nodes. It saves a call in the night; but a directory that is empty
+    /// by mistake, such as a disk that was not mounted, then costs a copy of all data, and the old data is of no use any
+    /// more.
+    #[config(env = "HOLDFAST_AUTO_REPLACE", default = false)]
+    pub auto_replace: bool,
 
     /// When a peer is taken for dead.
     #[config(nested)]

@@ -376,6 +376,7 @@ fn options(config: &Config, identity: &Identity, environment: Environment, peer:
         confirmations: detector.confirmations,
         silence_ms: detector.silence_ms,
     };
+    options.auto_replace = config.auto_replace;
     options.disk_reserve_bytes = config.disk_reserve_bytes;
     let compaction = Compaction::default();
     options.compaction = Compaction {

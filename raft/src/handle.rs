@@ -1,10 +1,13 @@
 //! What users of this crate hold: a running node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use holdfast_machine::{Archive, Effect, Machine, ReadMode, Request};
+use holdfast_machine::{Archive, Effect, Machine, NodeName, ReadMode, Request};
 use holdfast_storage::Storage;
+use openraft::async_runtime::WatchReceiver;
 use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -12,12 +15,21 @@ use crate::batcher::Committed;
 use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::leader::LeaderDesk;
+use crate::membership::Keeper;
+use crate::options::MemberConfig;
 use crate::peers::Links;
 use crate::progress::Progress;
 use crate::propose::{ProposeError, Proposer};
+use crate::replacement::{ReplaceError, Replacement};
 use crate::state_machine::Replica;
-use crate::status::{Status, status};
+use crate::status::{Standing, Status, outside, status};
+use crate::transport::frame::Kind;
 use crate::types::Core;
+use crate::wire::{ReplaceAnswer, ReplaceAsk, decode, encode};
+
+/// How long the leader may take over one request to replace a member.
+const REPLACE_LIMIT: Duration = Duration::from_secs(5);
+const REPLACE_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running node; cheap to clone. The node runs until [`Handle::shutdown`], or until the last handle is
 /// dropped, which does not wait for its end.
@@ -41,14 +53,25 @@ pub enum TransferError {
     Stopped,
 }
 
-/// All that belongs to a running node.
-pub(crate) struct Running {
-    pub clock: Arc<dyn Clock>,
+/// What a node has that takes part in its cluster; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Seat {
     pub core: Core,
-    pub replica: Arc<Replica>,
     pub proposer: Proposer,
     pub desk: LeaderDesk,
     pub links: Links,
+    pub keeper: Keeper,
+}
+
+/// All that belongs to a running node.
+pub(crate) struct Running {
+    pub clock: Arc<dyn Clock>,
+    pub seat: watch::Receiver<Option<Seat>>,
+    pub standing: Arc<watch::Sender<Standing>>,
+    pub configured: Arc<[MemberConfig]>,
+    /// How long callers wait.
+    pub limit: Duration,
+    pub replica: Arc<Replica>,
     pub progress: Progress,
     pub feed: Feed,
     pub effects: broadcast::Sender<(u64, Effect)>,
@@ -74,7 +97,9 @@ impl Handle {
     /// # Errors
     /// See [`ProposeError`]; only `Unknown` leaves open whether anything happened.
     pub async fn propose(&self, request: Request) -> Result<Committed, ProposeError> {
-        self.0.proposer.propose(&request).await
+        let begun = Instant::now();
+        let seat = self.seat(begun).await?;
+        seat.proposer.propose(&request).await
     }
 
     /// Waits until this node's state is fresh enough for `mode`; gives the index that it has applied.
@@ -82,7 +107,67 @@ impl Handle {
     /// # Errors
     /// `NoQuorum` if it does not get there in time, `Stopped` if it never will.
     pub async fn read_index(&self, mode: ReadMode) -> Result<u64, ProposeError> {
-        self.0.proposer.read_index(mode).await
+        if mode == ReadMode::Stale {
+            return Ok(self.0.progress.applied().borrow().unwrap_or(0));
+        }
+        let begun = Instant::now();
+        let seat = self.seat(begun).await?;
+        seat.proposer.read_index(mode).await
+    }
+
+    /// Waits until the node takes part.
+    async fn seat(&self, begun: Instant) -> Result<Seat, ProposeError> {
+        let mut seat = self.0.seat.clone();
+        let mut fatal = self.0.progress.fatal();
+        tokio::select! {
+            seated = seat.wait_for(Option::is_some) => {
+                seated.ok().and_then(|seat| seat.clone()).ok_or(ProposeError::Stopped)
+            }
+            _ = fatal.wait_for(Option::is_some) => Err(ProposeError::Stopped),
+            () = tokio::time::sleep(self.0.limit) => {
+                Err(ProposeError::NoQuorum { waited_ms: begun.elapsed().as_millis() as u64 })
+            }
+        }
+    }
+
+    fn seated(&self) -> Option<Seat> {
+        self.0.seat.borrow().clone()
+    }
+
+    /// Has a member replaced that has lost its data and waits for it: the node gets the data under its old name, and
+    /// a Raft id that nobody had before. Asks the leader, from any node. Returns as soon as the new member is
+    /// committed; the rest happens by itself, and [`Status::replacements`] tells of it. With `dry_run` nothing is
+    /// changed.
+    ///
+    /// # Errors
+    /// See [`ReplaceError`]; nothing was changed then.
+    pub async fn replace_member(&self, name: &NodeName, dry_run: bool) -> Result<Replacement, ReplaceError> {
+        let Some(seat) = self.seated() else { return Err(ReplaceError::NoLeader) };
+        let begun = Instant::now();
+        loop {
+            let leader = seat.core.server_metrics().borrow_watched().current_leader;
+            let answer = match leader {
+                Some(_) if self.is_leader() => Some(seat.keeper.replace(name, dry_run).await),
+                Some(leader) => {
+                    let ask = encode(&ReplaceAsk { name: name.clone(), dry_run });
+                    match seat.links.get(leader) {
+                        None => None,
+                        Some(link) => {
+                            let answer = link.call(Kind::Replace, ask, REPLACE_LIMIT).await.ok();
+                            answer.and_then(|bytes| decode::<ReplaceAnswer>(&bytes).ok())
+                        }
+                    }
+                }
+                None => None,
+            };
+            match answer {
+                Some(Err(ReplaceError::NoLeader)) | None if begun.elapsed() < self.0.limit => {
+                    tokio::time::sleep(REPLACE_PAUSE).await;
+                }
+                Some(Err(ReplaceError::NoLeader)) | None => return Err(seat.keeper.why_no_leader()),
+                Some(answer) => return answer,
+            }
+        }
     }
 
     /// Reads this node's state as of one log entry. Apply waits meanwhile, so be short.
@@ -118,7 +203,10 @@ impl Handle {
 
     /// This node's picture of itself and of the cluster.
     pub fn status(&self) -> Status {
-        status(&self.0.core, &self.0.links, &self.0.progress, self.0.replica.storage())
+        match self.seated() {
+            None => outside(self.0.standing.borrow().clone(), &self.0.configured, &self.0.progress, self.storage()),
+            Some(seat) => status(&seat.core, &seat.links, &self.0.progress, seat.keeper.replacements(), self.storage()),
+        }
     }
 
     /// The node's data directory.
@@ -128,12 +216,13 @@ impl Handle {
 
     /// Has a snapshot taken of what is applied, unless one is being written.
     pub(crate) async fn take_snapshot(&self) -> Result<(), ProposeError> {
-        self.0.core.trigger().snapshot().await.map_err(|_| ProposeError::Stopped)
+        let seat = self.seat(Instant::now()).await?;
+        seat.core.trigger().snapshot().await.map_err(|_| ProposeError::Stopped)
     }
 
     /// True if this node leads, as far as it knows.
     pub fn is_leader(&self) -> bool {
-        self.0.desk.leads()
+        self.seated().is_some_and(|seat| seat.desk.leads())
     }
 
     /// Hands the leadership over to another voter, and waits until it leads.
@@ -141,15 +230,12 @@ impl Handle {
     /// # Errors
     /// See [`TransferError`].
     pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferError> {
-        use openraft::async_runtime::WatchReceiver;
-        if !self.is_leader() {
-            return Err(TransferError::NotLeader);
-        }
-        let mut metrics = self.0.core.server_metrics();
+        let Some(seat) = self.seated().filter(|seat| seat.desk.leads()) else { return Err(TransferError::NotLeader) };
+        let mut metrics = seat.core.server_metrics();
         if !metrics.borrow_watched().membership_config.voter_ids().any(|voter| voter == to) {
             return Err(TransferError::NoVoter(to));
         }
-        let asked = self.0.core.trigger().transfer_leader(to).await;
+        let asked = seat.core.trigger().transfer_leader(to).await;
         asked.map_err(|_| TransferError::Stopped)?;
         let leads = async {
             while metrics.borrow_watched().current_leader != Some(to) {
@@ -157,7 +243,7 @@ impl Handle {
             }
             Ok(())
         };
-        tokio::time::timeout(self.0.proposer.limit, leads).await.unwrap_or(Err(TransferError::TimedOut(to)))
+        tokio::time::timeout(self.0.limit, leads).await.unwrap_or(Err(TransferError::TimedOut(to)))
     }
 
     /// Stops the node. Its links close at once; what it had acknowledged is on its disk. The data
@@ -167,7 +253,9 @@ impl Handle {
         // Nothing must wait for space any more.
         self.0.replica.storage().room.close();
         self.0.tasks.close();
-        if let Err(error) = self.0.core.shutdown().await {
+        if let Some(seat) = self.seated()
+            && let Err(error) = seat.core.shutdown().await
+        {
             tracing::warn!(%error, "the node's core ended badly");
         }
         self.0.tasks.wait().await;

@@ -11,11 +11,14 @@
 //! - Every node watches every peer (`peers`, `detector`). The leader commits what it sees as changes
 //!   of the peers' records in the membership (`membership`); voters stay as they are.
 //! - The leader commits what the state's hash is, and a node that differs stops (`checkpoint`).
+//! - A node that starts without data asks the others whether it is a member (`admission`); one that has lost its
+//!   data is replaced under a new id (`replacement`). The links follow the membership (`roster`).
 //! - When the leader dies, the others agree on that and one of them stands at once (`succession`).
 //! - What is stored and sent is ours (`wire`), never openraft's.
 
 #![warn(missing_docs)]
 
+mod admission;
 mod backup;
 mod batcher;
 mod budget;
@@ -33,8 +36,10 @@ mod options;
 mod peers;
 mod progress;
 mod propose;
+mod replacement;
 mod restore;
 mod room;
+mod roster;
 mod snapshot;
 mod start;
 mod state_machine;
@@ -54,6 +59,7 @@ pub use holdfast_storage::RoomLevel;
 pub use leader::REQUEST_BYTES_MAX;
 pub use options::{Batching, Compaction, Detection, InvalidOption, MemberConfig, Options, PeerListen, Timing};
 pub use propose::ProposeError;
+pub use replacement::{ReplaceError, Replacement, ReplacementStage};
 pub use restore::{BackupReport, NewNode, RestoreError, RestoreReport, restore, verify_backup};
 pub use start::{Raft, StartError};
-pub use status::{MemberStatus, Status};
+pub use status::{MemberStatus, Standing, Status};

@@ -139,7 +139,8 @@ const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
 pub struct Options {
     /// The cluster's id; nodes of different clusters refuse each other.
     pub cluster: String,
-    /// This node's id; it has to be among `members`.
+    /// This node's id in the first list of members; it has to be among `members`. A member that was replaced has
+    /// another one.
     pub node: u64,
     /// Where this node's data lives.
     pub data_dir: PathBuf,
@@ -157,6 +158,8 @@ pub struct Options {
     pub compaction: Compaction,
     /// Free bytes on the disk below which no new work is taken, at most; never more than an eighth of the disk.
     pub disk_reserve_bytes: u64,
+    /// The leader replaces a member by itself that comes back without its data.
+    pub auto_replace: bool,
     /// Events that the feed keeps.
     pub feed_capacity: usize,
     /// What it takes from the operating system.
@@ -193,6 +196,7 @@ impl Options {
             batching: Batching::default(),
             compaction: Compaction::default(),
             disk_reserve_bytes: DISK_RESERVE_BYTES,
+            auto_replace: false,
             feed_capacity: 10_000,
             environment: Environment::default(),
         }
@@ -228,6 +232,18 @@ impl Options {
         self.check_members()
     }
 
+    /// This node's name.
+    ///
+    /// # Errors
+    /// When it is not among the members.
+    pub fn name(&self) -> Result<&NodeName, InvalidOption> {
+        let own = self.members.iter().find(|member| member.id == self.node);
+        own.map(|member| &member.name).ok_or_else(|| {
+            let problem = format!("does not name this node ({})", self.node);
+            InvalidOption { key: "members", problem }
+        })
+    }
+
     fn check_timing(&self) -> Result<(), InvalidOption> {
         let Timing { heartbeat_ms, election_min_ms, election_max_ms, .. } = self.timing;
         if election_min_ms < heartbeat_ms.saturating_mul(2) {
@@ -256,10 +272,7 @@ impl Options {
                 return Err(invalid(format!("has the name {} twice", member.name)));
             }
         }
-        if self.members.iter().all(|member| member.id != self.node) {
-            return Err(invalid(format!("does not name this node ({})", self.node)));
-        }
-        Ok(())
+        self.name().map(drop)
     }
 }
 

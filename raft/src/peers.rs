@@ -4,13 +4,13 @@
 //! comes back. Every node watches every peer, not only the leader: a node that comes to power knows
 //! already who is dead, and a follower knows when its leader is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_machine::{ClusterEvent, Evidence, NodeName};
 use openraft::async_runtime::WatchReceiver;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,39 +19,62 @@ use tokio_util::task::TaskTracker;
 use crate::detector::{Change, Detector, Observation, Verdict};
 use crate::feed::Feed;
 use crate::options::Detection;
-use crate::transport::handshake::Registry;
 use crate::transport::link::{self, AddressBook, Link, LinkState};
+use crate::transport::registry::Registry;
 use crate::types::{Core, Metrics};
 
-/// The link of each peer; cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Links(Arc<BTreeMap<u64, Link>>);
+/// The link of each peer; cheap to clone. Peers come and go with the membership.
+#[derive(Clone)]
+pub(crate) struct Links(Arc<Opener>);
+
+/// What a link is opened with, and those that are open.
+struct Opener {
+    registry: Registry,
+    addresses: AddressBook,
+    ping_interval: Duration,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    open: RwLock<BTreeMap<u64, (Link, CancellationToken)>>,
+}
 
 impl Links {
-    /// Opens a link to each of `peers`.
-    pub fn open(
-        peers: impl Iterator<Item = u64>,
-        registry: &Registry,
-        addresses: &AddressBook,
+    /// No links yet.
+    pub fn new(
+        registry: Registry,
+        addresses: AddressBook,
         ping_interval: Duration,
-        stop: &CancellationToken,
-        tasks: &TaskTracker,
+        stop: CancellationToken,
+        tasks: TaskTracker,
     ) -> Self {
-        let open = |peer| {
-            let (registry, addresses) = (registry.clone(), addresses.clone());
-            (peer, link::open(peer, registry, addresses, ping_interval, stop.clone(), tasks))
-        };
-        Self(Arc::new(peers.map(open).collect()))
+        Self(Arc::new(Opener { registry, addresses, ping_interval, stop, tasks, open: RwLock::default() }))
+    }
+
+    /// Opens links to those of `peers` that have none, and closes those to anybody else. Gives what was opened, each
+    /// with what ends it.
+    pub fn keep(&self, peers: &BTreeSet<u64>) -> Vec<(Link, CancellationToken)> {
+        let opener = &*self.0;
+        let mut open = opener.open.write();
+        open.retain(|peer, (_, end)| {
+            let stays = peers.contains(peer);
+            if !stays {
+                end.cancel();
+            }
+            stays
+        });
+        let missing: Vec<u64> = peers.iter().copied().filter(|peer| !open.contains_key(peer)).collect();
+        let opened = missing.into_iter().map(|peer| {
+            let end = opener.stop.child_token();
+            let (registry, addresses) = (opener.registry.clone(), opener.addresses.clone());
+            let link = link::open(peer, registry, addresses, opener.ping_interval, end.clone(), &opener.tasks);
+            open.insert(peer, (link.clone(), end.clone()));
+            (link, end)
+        });
+        opened.collect()
     }
 
     /// The link to `peer`.
     pub fn get(&self, peer: u64) -> Option<Link> {
-        self.0.get(&peer).cloned()
-    }
-
-    /// All links.
-    pub fn iter(&self) -> impl Iterator<Item = &Link> {
-        self.0.values()
+        self.0.open.read().get(&peer).map(|(link, _)| link.clone())
     }
 }
 
@@ -61,7 +84,13 @@ pub(crate) type Verdicts = BTreeMap<u64, Verdict>;
 /// The watch over all peers.
 #[derive(Clone)]
 pub(crate) struct Lookout {
+    core: Core,
+    feed: Feed,
+    interval: Duration,
+    silence: Duration,
+    detector: Arc<Mutex<Detector>>,
     verdicts: Arc<watch::Sender<Verdicts>>,
+    tasks: TaskTracker,
 }
 
 /// What the task of one peer works with.
@@ -78,40 +107,39 @@ struct Watcher {
 }
 
 impl Lookout {
-    /// Starts to watch.
-    pub fn start(
-        links: &Links,
-        names: &BTreeMap<u64, NodeName>,
-        detection: &Detection,
-        core: &Core,
-        feed: &Feed,
-        stop: &CancellationToken,
-        tasks: &TaskTracker,
-    ) -> Self {
-        let detector = Arc::new(Mutex::new(Detector::new(detection.confirmations)));
-        let verdicts = Arc::new(watch::Sender::new(Verdicts::new()));
-        let interval = Duration::from_millis(detection.poll_interval_ms);
-        for link in links.iter() {
-            let Some(name) = names.get(&link.peer()) else { continue };
-            let watcher = Watcher {
-                link: link.clone(),
-                name: name.clone(),
-                silence: Duration::from_millis(detection.silence_ms),
-                core: core.clone(),
-                detector: detector.clone(),
-                verdicts: verdicts.clone(),
-                feed: feed.clone(),
-                leading: None,
-            };
-            let stop = stop.clone();
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = watcher.run(interval) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
+    /// Watches nobody yet.
+    pub fn new(detection: &Detection, core: &Core, feed: &Feed, tasks: &TaskTracker) -> Self {
+        Self {
+            core: core.clone(),
+            feed: feed.clone(),
+            interval: Duration::from_millis(detection.poll_interval_ms),
+            silence: Duration::from_millis(detection.silence_ms),
+            detector: Arc::new(Mutex::new(Detector::new(detection.confirmations))),
+            verdicts: Arc::new(watch::Sender::new(Verdicts::new())),
+            tasks: tasks.clone(),
         }
-        Self { verdicts }
+    }
+
+    /// Watches a peer until `end`; then nothing is held of it any more.
+    pub fn watch(&self, link: Link, name: NodeName, end: CancellationToken) {
+        let (peer, interval, verdicts) = (link.peer(), self.interval, self.verdicts.clone());
+        let watcher = Watcher {
+            link,
+            name,
+            silence: self.silence,
+            core: self.core.clone(),
+            detector: self.detector.clone(),
+            verdicts: self.verdicts.clone(),
+            feed: self.feed.clone(),
+            leading: None,
+        };
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = watcher.run(interval) => {}
+                () = end.cancelled() => {}
+            }
+            verdicts.send_if_modified(|verdicts| verdicts.remove(&peer).is_some());
+        });
     }
 
     /// Follows the verdicts.

@@ -65,6 +65,12 @@ pub enum RestoreError {
         /// What is wrong.
         what: String,
     },
+    /// The new cluster has no such member.
+    #[error("the members of the new cluster have no node {node}. Nothing was changed.")]
+    NoMember {
+        /// The Raft id.
+        node: u64,
+    },
     /// The new cluster must not have the old one's name.
     #[error(
         "the backup is of a cluster that is called {cluster:?} as well. A restored cluster needs a name of its own, so \
@@ -176,9 +182,11 @@ pub fn restore(file: &Path, new: &NewNode<'_>) -> Result<RestoreReport, RestoreE
     }
     verify_backup(file)?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
-    let expected = Expected { cluster: new.cluster.to_owned(), node: new.node };
+    let own = new.members.iter().find(|member| member.id == new.node);
+    let own = own.ok_or_else(|| RestoreError::NoMember { node: new.node })?;
+    let expected = Expected { cluster: new.cluster.to_owned(), name: own.name.to_string() };
     let mut report = None;
-    let made = DataDir::make(&disk, new.data_dir, &expected, |dir| {
+    let made = DataDir::make(&disk, new.data_dir, &expected, new.node, |dir| {
         let made = fill(dir, &backup, new)?;
         report = Some(made);
         Ok(made.base)

@@ -1,42 +1,43 @@
-//! Starts a node: opens its data, then the links, then Raft, then everything that watches over it.
+//! Starts a node: opens its data, then, as soon as it has a place in the cluster, Raft and what watches over it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_machine::{ClusterEvent, Effect, NodeName};
+use holdfast_machine::{Effect, NodeName};
 use holdfast_storage::{Expected, LogWriter, Storage, StorageError};
-use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Applicant, Place};
 use crate::batcher::Batcher;
 use crate::budget::Budget;
 use crate::checkpoint::Checkpoints;
 use crate::compaction;
 use crate::environment::PeerListener;
 use crate::feed::Feed;
-use crate::handle::{Handle, Running};
+use crate::handle::{Handle, Running, Seat};
 use crate::leader::LeaderDesk;
 use crate::log_store::{LogStore, blocking};
 use crate::membership::{self, Keeper};
-use crate::options::{InvalidOption, Options, PeerListen};
+use crate::options::{InvalidOption, MemberConfig, Options, PeerListen};
 use crate::peers::{Links, Lookout};
 use crate::progress::Progress;
 use crate::propose::Proposer;
 use crate::room::{Admission, RoomWatch};
+use crate::roster::Roster;
 use crate::snapshot::read_membership;
 use crate::state_machine::{Replica, StateMachine};
+use crate::status::Standing;
 use crate::succession::Successor;
-use crate::transport::handshake::Registry;
 use crate::transport::link::AddressBook;
 use crate::transport::network::Network;
+use crate::transport::registry::Registry;
 use crate::transport::server::Server;
-use crate::types::{Core, PeerNode, StoredMembership};
+use crate::types::{Core, Incarnation};
 
 /// Effects that a slow receiver may be behind.
 const EFFECTS: usize = 4096;
@@ -44,7 +45,7 @@ const EFFECTS: usize = 4096;
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Pause before a disk without room is tried again.
-const SPACE_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const SPACE_PAUSE: Duration = Duration::from_secs(1);
 /// Between two syncs of the state; the log has what comes after.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// Only transfers use this; theirs are bounded chunk by chunk.
@@ -108,7 +109,7 @@ async fn open_storage(options: &Options) -> Result<Storage, StartError> {
     let begun = Instant::now();
     loop {
         let path = options.data_dir.clone();
-        let expected = Expected { cluster: options.cluster.clone(), node: options.node };
+        let expected = Expected { cluster: options.cluster.clone(), name: options.name()?.to_string() };
         let settings = storage_options(options);
         let open = move || Ok(Storage::open(&path, &expected, &settings));
         let opened = blocking(open).await.map_err(refused)?;
@@ -138,50 +139,82 @@ fn storage_options(options: &Options) -> holdfast_storage::Options {
 }
 
 /// What stands before Raft runs, and what everything else is built on.
+#[derive(Clone)]
 struct Ground {
-    options: Options,
+    options: Arc<Options>,
+    configured: Arc<[MemberConfig]>,
+    name: NodeName,
+    incarnation: Incarnation,
     storage: Arc<Storage>,
-    names: BTreeMap<u64, NodeName>,
-    registry: Registry,
-    addresses: AddressBook,
-    links: Links,
     admission: Admission,
     progress: Progress,
     feed: Feed,
     effects: broadcast::Sender<(u64, Effect)>,
+    standing: Arc<watch::Sender<Standing>>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
+/// The ways to the peers, once the node has an id to give.
+struct Ways {
+    node: u64,
+    registry: Registry,
+    addresses: AddressBook,
+    links: Links,
+}
+
 impl Ground {
     fn prepare(options: Options, storage: Arc<Storage>) -> Result<Self, StartError> {
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let incarnation = storage.dir.identity().incarnation.as_u128();
-        let stored = read_membership(storage.state.membership().as_deref()).map_err(refused)?;
-        let known = known_members(&options, &stored);
-        let base = storage.dir.identity().base;
-        let registry =
-            Registry::new(&options.cluster, options.node, incarnation, known.keys().copied()).with_base(base);
-        registry.learn_committed(known.iter().map(|(id, node)| (*id, node.incarnation)));
-        let addresses = address_book(&options, &known);
-        let peers = known.keys().copied().filter(|id| *id != options.node);
-        let ping_interval = Duration::from_millis(options.timing.heartbeat_ms * 2);
-        let links = Links::open(peers, &registry, &addresses, ping_interval, &stop, &tasks);
         let applied = storage.state.applied().map(|id| id.index);
         Ok(Self {
+            name: options.name()?.clone(),
+            configured: options.members.clone().into(),
+            incarnation: storage.dir.identity().incarnation.as_u128(),
             progress: Progress::new(applied),
             feed: Feed::new(options.feed_capacity, applied),
             effects: broadcast::channel(EFFECTS).0,
-            names: known.into_iter().map(|(id, node)| (id, node.name)).collect(),
-            options,
+            standing: Arc::new(watch::Sender::new(Standing::Asking { missing: Vec::new() })),
+            options: Arc::new(options),
             storage,
-            registry,
-            addresses,
-            links,
             admission: Admission::default(),
-            stop,
-            tasks,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
         })
+    }
+
+    /// The place that this node has without asking: it has been given one, or there is nobody to ask.
+    fn place(&self) -> Option<Place> {
+        let node = self.storage.dir.identity().node;
+        let alone = self.configured.len() == 1;
+        node.or(alone.then_some(self.options.node)).map(|node| Place { node, founds: true })
+    }
+
+    fn applicant(&self) -> Applicant {
+        let others = self.configured.iter().filter(|member| member.name != self.name);
+        Applicant {
+            cluster: self.options.cluster.as_str().into(),
+            name: self.name.clone(),
+            configured: self.options.node,
+            incarnation: self.incarnation,
+            others: others.cloned().collect(),
+            network: self.options.environment.network.clone(),
+            standing: self.standing.clone(),
+            tasks: self.tasks.clone(),
+        }
+    }
+
+    fn ways(&self, node: u64) -> Result<Ways, StartError> {
+        let configured = self.configured.iter().map(|member| (member.id, &member.name));
+        let base = self.storage.dir.identity().base;
+        let registry =
+            Registry::new(&self.options.cluster, (node, &self.name), self.incarnation, configured).with_base(base);
+        let stored = read_membership(self.storage.state.membership().as_deref()).map_err(refused)?;
+        registry.learn(stored.membership(), stored.membership());
+        let addresses = AddressBook::new(self.options.environment.network.clone());
+        let ping_interval = Duration::from_millis(self.options.timing.heartbeat_ms * 2);
+        let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
+        let links = Links::new(registry.clone(), addresses.clone(), ping_interval, stop, tasks);
+        Ok(Ways { node, registry, addresses, links })
     }
 
     async fn load_replica(&self) -> Result<Arc<Replica>, StartError> {
@@ -192,18 +225,18 @@ impl Ground {
         blocking(load).await.map(Arc::new).map_err(refused)
     }
 
-    async fn start_core(&self, replica: &Arc<Replica>) -> Result<Core, StartError> {
+    async fn start_core(&self, replica: &Arc<Replica>, ways: &Ways) -> Result<Core, StartError> {
         let config = Arc::new(config(&self.options).map_err(refused)?);
         let network = Network {
-            links: self.links.clone(),
-            registry: self.registry.clone(),
-            addresses: self.addresses.clone(),
+            links: ways.links.clone(),
+            registry: ways.registry.clone(),
+            addresses: ways.addresses.clone(),
             acknowledged: Default::default(),
         };
         let pause = self.options.environment.write_pause.clone();
         let log = LogStore::new(self.storage.clone(), self.progress.clone(), pause);
         let machine = StateMachine::new(replica.clone());
-        Core::new(self.options.node, config, network, log, machine).await.map_err(refused)
+        Core::new(ways.node, config, network, log, machine).await.map_err(refused)
     }
 
     /// Runs `work` until it ends or the node stops.
@@ -225,27 +258,76 @@ impl Ground {
         LeaderDesk::open(core.clone(), batcher, storage, admission, self.stop.clone(), &self.tasks)
     }
 
+    /// Takes a place in the cluster: from now on the node runs Raft under this id.
+    async fn sit(
+        &self,
+        place: Place,
+        replica: &Arc<Replica>,
+        listener: Box<dyn PeerListener>,
+    ) -> Result<Seat, StartError> {
+        place.write_down(&self.storage.dir).await?;
+        let ways = self.ways(place.node)?;
+        let core = self.start_core(replica, &ways).await?;
+        let desk = self.open_desk(&core);
+        let proposer = Proposer {
+            core: core.clone(),
+            node: ways.node,
+            desk: desk.clone(),
+            links: ways.links.clone(),
+            progress: self.progress.clone(),
+            budget: Budget::new(self.options.batching.requests_waiting_max, self.options.batching.bytes_waiting_max),
+            limit: self.limit(),
+        };
+        let keeper = self.attend((&core, &desk), &ways, replica, listener);
+        if place.founds {
+            self.spawn(membership::form(core.clone(), self.configured.clone(), ways.node));
+        }
+        self.spawn(compaction::bound_bytes(core.clone(), self.storage.clone(), self.options.compaction.clone()));
+        self.spawn(sync_now_and_then(replica.clone(), self.progress.clone()));
+        self.standing.send_replace(Standing::Member);
+        Ok(Seat { core, proposer, desk, links: ways.links, keeper })
+    }
+
     /// Starts what answers peers and what watches over them.
-    fn attend(&self, core: &Core, desk: &LeaderDesk, replica: &Arc<Replica>, listener: Box<dyn PeerListener>) {
-        let node = self.options.node;
-        let (stop, tasks) = (&self.stop, &self.tasks);
-        let lookout = Lookout::start(&self.links, &self.names, &self.options.detection, core, &self.feed, stop, tasks);
-        let successor = Successor { core: core.clone(), node, links: self.links.clone(), verdicts: lookout.verdicts() };
+    fn attend(
+        &self,
+        (core, desk): (&Core, &LeaderDesk),
+        ways: &Ways,
+        replica: &Arc<Replica>,
+        listener: Box<dyn PeerListener>,
+    ) -> Keeper {
+        let Ways { node, registry, addresses, links } = ways;
+        let (core, node) = (core.clone(), *node);
+        let lookout = Lookout::new(&self.options.detection, &core, &self.feed, &self.tasks);
+        let successor = Successor { core: core.clone(), node, links: links.clone(), verdicts: lookout.verdicts() };
         self.spawn(successor.run());
+        let roster = Roster {
+            core: core.clone(),
+            node,
+            registry: registry.clone(),
+            links: links.clone(),
+            addresses: addresses.clone(),
+            lookout: lookout.clone(),
+            configured: self.configured.clone(),
+            feed: self.feed.clone(),
+            progress: self.progress.clone(),
+        };
+        self.spawn(roster.follow());
         let keeper = Keeper {
             core: core.clone(),
             node,
-            links: self.links.clone(),
-            registry: self.registry.clone(),
-            configured: self.options.members.clone(),
+            links: links.clone(),
+            registry: registry.clone(),
+            configured: self.configured.clone(),
+            auto_replace: self.options.auto_replace,
             verdicts: lookout.verdicts(),
         };
-        self.spawn(keeper.run());
+        self.spawn(keeper.clone().run());
         let checkpoints = Checkpoints {
             core: core.clone(),
             node,
             desk: desk.clone(),
-            links: self.links.clone(),
+            links: links.clone(),
             replica: replica.clone(),
             interval: Duration::from_millis(self.options.timing.checkpoint_ms),
         };
@@ -253,22 +335,29 @@ impl Ground {
         let room = RoomWatch {
             room: self.storage.room.clone(),
             core: core.clone(),
-            links: self.links.clone(),
+            links: links.clone(),
             admission: self.admission.clone(),
         };
         self.spawn(room.run());
         let server = Server {
-            registry: self.registry.clone(),
-            core: core.clone(),
+            registry: registry.clone(),
+            core,
             desk: desk.clone(),
             lookout,
+            keeper: keeper.clone(),
             storage: self.storage.clone(),
             replica: replica.clone(),
             progress: self.progress.clone(),
-            stop: stop.clone(),
-            tasks: tasks.clone(),
+            stop: self.stop.clone(),
+            tasks: self.tasks.clone(),
         };
         self.spawn(server.run(listener));
+        keeper
+    }
+
+    /// How long callers wait.
+    fn limit(&self) -> Duration {
+        Duration::from_millis(self.options.timing.answer_ms)
     }
 }
 
@@ -278,52 +367,36 @@ fn refused(error: impl std::fmt::Display) -> StartError {
 
 async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle, StartError> {
     let replica = ground.load_replica().await?;
-    let core = ground.start_core(&replica).await?;
-    let desk = ground.open_desk(&core);
-    ground.attend(&core, &desk, &replica, listener);
-    let (node, members) = (ground.options.node, ground.options.members.clone());
-    ground.spawn(membership::form(core.clone(), members, node));
-    let (feed, progress) = (ground.feed.clone(), ground.progress.clone());
-    let names = ground.names.clone();
-    ground.spawn(follow_leadership(core.clone(), ground.registry.clone(), feed, progress, names));
-    ground.spawn(compaction::bound_bytes(core.clone(), ground.storage.clone(), ground.options.compaction.clone()));
-    ground.spawn(sync_now_and_then(replica.clone(), ground.progress.clone()));
-    let proposer = Proposer {
-        core: core.clone(),
-        node,
-        desk: desk.clone(),
-        links: ground.links.clone(),
-        progress: ground.progress.clone(),
-        budget: Budget::new(ground.options.batching.requests_waiting_max, ground.options.batching.bytes_waiting_max),
-        limit: Duration::from_millis(ground.options.timing.answer_ms),
-    };
+    let (seats, seat) = watch::channel(None);
+    match ground.place() {
+        Some(place) => _ = seats.send_replace(Some(ground.sit(place, &replica, listener).await?)),
+        None => {
+            let (ground, replica) = (ground.clone(), replica.clone());
+            let admitted = ground.clone();
+            ground.spawn(async move {
+                let mut listener = listener;
+                let place = admitted.applicant().place(&mut *listener).await;
+                tracing::info!(id = place.node, founds = place.founds, "this node takes its place");
+                match admitted.sit(place, &replica, listener).await {
+                    Ok(seat) => _ = seats.send_replace(Some(seat)),
+                    Err(error) => admitted.progress.fail(&error),
+                }
+            });
+        }
+    }
     Ok(Handle::new(Running {
-        clock: ground.options.environment.clock,
-        core,
+        clock: ground.options.environment.clock.clone(),
+        limit: ground.limit(),
+        seat,
+        standing: ground.standing,
+        configured: ground.configured,
         replica,
-        proposer,
-        desk,
-        links: ground.links,
         progress: ground.progress,
         feed: ground.feed,
         effects: ground.effects,
         stop: ground.stop,
         tasks: ground.tasks,
     }))
-}
-
-/// The committed members and the configured ones; what is committed counts first.
-fn known_members(options: &Options, stored: &StoredMembership) -> BTreeMap<u64, PeerNode> {
-    let mut known = membership::first_members(&options.members);
-    known.extend(stored.nodes().map(|(id, node)| (*id, node.clone())));
-    known
-}
-
-fn address_book(options: &Options, known: &BTreeMap<u64, PeerNode>) -> AddressBook {
-    let mut addresses: BTreeMap<u64, String> = known.iter().map(|(id, node)| (*id, node.peer_addr.clone())).collect();
-    let configured = options.members.iter();
-    addresses.extend(configured.map(|member| (member.id, member.peer_addr.clone())));
-    AddressBook::new(options.environment.network.clone(), addresses)
 }
 
 fn config(options: &Options) -> Result<Config, openraft::ConfigError> {
@@ -346,40 +419,6 @@ fn config(options: &Options) -> Result<Config, openraft::ConfigError> {
         ..Config::default()
     };
     config.validate()
-}
-
-/// Tells subscribers of a change of leader, and the registry of committed data directories.
-async fn follow_leadership(
-    core: Core,
-    registry: Registry,
-    feed: Feed,
-    progress: Progress,
-    names: BTreeMap<u64, NodeName>,
-) {
-    let mut metrics = core.server_metrics();
-    let mut known = None;
-    loop {
-        let (leader, term, membership) = {
-            let metrics = metrics.borrow_watched();
-            let term = metrics.vote.leader_id().term;
-            (metrics.current_leader, term, metrics.committed_membership_config.clone())
-        };
-        registry.learn_committed(membership.nodes().map(|(id, node)| (*id, node.incarnation)));
-        let now = leader.map(|leader| (leader, term));
-        if now != known {
-            known = now;
-            let leader = leader.and_then(|leader| names.get(&leader).cloned());
-            feed.push_local(ClusterEvent::LeaderChanged { leader, term });
-        }
-        if metrics.changed().await.is_err() {
-            break;
-        }
-    }
-    // Not reached when the node is stopped on purpose.
-    match &core.metrics().borrow_watched().running_state {
-        Ok(()) => progress.fail(&"Raft ended"),
-        Err(fatal) => progress.fail(fatal),
-    }
 }
 
 /// Bounds what has to be applied again after a crash.

@@ -1,5 +1,6 @@
 //! What a node says of itself and of the cluster.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,15 +8,65 @@ use holdfast_machine::{Liveness, NodeName};
 use holdfast_storage::{RoomLevel, Storage};
 use openraft::async_runtime::WatchReceiver;
 
+use crate::options::MemberConfig;
 use crate::peers::Links;
 use crate::progress::Progress;
+use crate::replacement::Replacement;
 use crate::transport::link::LinkState;
 use crate::types::Core;
+
+/// Whether a node takes part in its cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    Member,
+    /// It starts without data, and not all those that could know of it have answered.
+    Asking {
+        /// Who is missing, and why.
+        missing: Vec<(NodeName, String)>,
+    },
+    /// It is known with another data directory.
+    Lost {
+        /// The Raft id that it had.
+        node: u64,
+        /// Who says so.
+        by: NodeName,
+    },
+    /// The cluster has no member of its name.
+    Stranger {
+        /// Who says so.
+        by: NodeName,
+    },
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Member => f.write_str("this node is a member"),
+            Self::Asking { missing } => {
+                f.write_str("this node has no data yet and waits until all members have said whether they know it")?;
+                missing.iter().try_for_each(|(name, problem)| write!(f, "; {name}: {problem}"))
+            }
+            Self::Lost { node, by } => write!(
+                f,
+                "this node lost its disk: {by} knows it as member {node} with other data than the empty directory that it \
+                 has now. It may have voted, so it does not vote and takes no part. Put that data directory back, or have \
+                 it re-join with a copy from its peers: `holdfast member replace` with its name, against any of them"
+            ),
+            Self::Stranger { by } => write!(
+                f,
+                "this node is no member: {by} has a cluster without a member of its name. Check `node_name` and `members`"
+            ),
+        }
+    }
+}
 
 /// A node's picture of itself and of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// This node's id.
+    /// Whether it takes part. If it does not, the rest says next to nothing.
+    pub standing: Standing,
+    /// This node's id; 0 as long as it has none.
     pub node: u64,
     /// The leader that it follows or is.
     pub leader: Option<u64>,
@@ -31,8 +82,10 @@ pub struct Status {
     pub purged: Option<u64>,
     /// The last log index in the newest snapshot.
     pub snapshot: Option<u64>,
-    /// All members, by id.
+    /// All members, by id. While one is replaced, its name is there twice.
     pub members: Vec<MemberStatus>,
+    /// Members that are being replaced, and those that have lost their data and wait for that.
+    pub replacements: Vec<Replacement>,
     /// Set once the node cannot go on: why.
     pub fatal: Option<String>,
     /// True while this node's disk is full, or so nearly that it is the log's alone.
@@ -68,8 +121,58 @@ pub struct MemberStatus {
     pub room: Option<RoomLevel>,
 }
 
+/// The picture that a node has which takes no part yet.
+pub(crate) fn outside(
+    standing: Standing,
+    configured: &[MemberConfig],
+    progress: &Progress,
+    storage: &Storage,
+) -> Status {
+    let problem = |name: &NodeName| match &standing {
+        Standing::Asking { missing } => {
+            missing.iter().find(|(other, _)| other == name).map(|(_, problem)| problem.clone())
+        }
+        _ => None,
+    };
+    let members = configured.iter().map(|member| MemberStatus {
+        id: member.id,
+        name: member.name.clone(),
+        peer_addr: member.peer_addr.clone(),
+        http_addr: member.http_addr.clone(),
+        liveness: Liveness::Joining,
+        voter: false,
+        linked: false,
+        link_problem: Some(problem(&member.name).unwrap_or_else(|| standing.to_string())),
+        unlinked_for: None,
+        matched: None,
+        room: None,
+    });
+    Status {
+        node: 0,
+        leader: None,
+        term: 0,
+        last: None,
+        committed: None,
+        applied: *progress.applied().borrow(),
+        purged: None,
+        snapshot: None,
+        members: members.collect(),
+        replacements: Vec::new(),
+        fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
+        storage_full: is_full(storage),
+        disk_free: storage.room.free(),
+        standing,
+    }
+}
+
 /// Puts the picture together.
-pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage: &Storage) -> Status {
+pub(crate) fn status(
+    core: &Core,
+    links: &Links,
+    progress: &Progress,
+    replacements: Vec<Replacement>,
+    storage: &Storage,
+) -> Status {
     let metrics = core.metrics();
     let metrics = metrics.borrow_watched();
     let membership = &metrics.membership_config;
@@ -96,6 +199,8 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage: &
         }
     });
     Status {
+        standing: Standing::Member,
+        replacements,
         node: metrics.id,
         leader: metrics.current_leader,
         term: metrics.current_term,
@@ -106,9 +211,13 @@ pub(crate) fn status(core: &Core, links: &Links, progress: &Progress, storage: &
         snapshot: metrics.snapshot.map(|id| id.index),
         members: members.collect(),
         fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
-        storage_full: storage.log.is_full() || storage.room.level() == RoomLevel::Out,
+        storage_full: is_full(storage),
         disk_free: storage.room.free(),
     }
+}
+
+fn is_full(storage: &Storage) -> bool {
+    storage.log.is_full() || storage.room.level() == RoomLevel::Out
 }
 
 fn unlinked_for(state: &LinkState) -> Option<Duration> {

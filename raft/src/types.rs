@@ -3,6 +3,7 @@
 //! openraft's own types stop at this crate's edge and are never stored or sent: its alphas may change
 //! them. What is stored and sent is in [`crate::wire`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
@@ -68,6 +69,8 @@ pub(crate) struct PeerNode {
     pub liveness: Liveness,
     /// The data directory that the node was first seen with.
     pub incarnation: Option<Incarnation>,
+    /// The member of the same name whose place it takes or has taken.
+    pub replaces: Option<u64>,
 }
 
 impl PeerNode {
@@ -83,9 +86,19 @@ impl PeerNode {
     }
 }
 
-/// The members of a membership, by id.
+/// The members of a membership, one for each name. Of two with the same name it is the one that votes, or is about to:
+/// whoever is to take its place counts for nothing until then.
 pub(crate) fn members(membership: &Membership) -> Vec<Member> {
-    membership.nodes().map(|(id, node)| node.member(*id)).collect()
+    let voters = membership.get_joint_config().last();
+    let votes = |id: &u64| voters.is_some_and(|voters| voters.contains(id));
+    let mut by_name: BTreeMap<&NodeName, (bool, u64)> = BTreeMap::new();
+    for (id, node) in membership.nodes() {
+        let standing = (votes(id), *id);
+        let best = by_name.entry(&node.name).or_insert(standing);
+        *best = standing.max(*best);
+    }
+    let counts = |(id, node): &(&u64, &PeerNode)| by_name.get(&node.name).is_some_and(|(_, best)| best == *id);
+    membership.nodes().filter(counts).map(|(id, node)| node.member(*id)).collect()
 }
 
 /// One batch of requests on its way into the log: the payload as it will be stored and sent, encoded
@@ -143,8 +156,7 @@ pub(crate) fn record_of(membership: &Membership) -> MembershipRecord {
 pub(crate) fn membership_of(record: MembershipRecord) -> Result<Membership, crate::wire::WireError> {
     let MembershipRecord::V1 { configs, nodes } = record;
     let configs = configs.into_iter().map(|config| config.into_iter().collect()).collect();
-    let nodes: std::collections::BTreeMap<u64, PeerNode> =
-        nodes.into_iter().map(|(id, node)| (id, node.into())).collect();
+    let nodes: BTreeMap<u64, PeerNode> = nodes.into_iter().map(|(id, node)| (id, node.into())).collect();
     Membership::new(configs, nodes).map_err(|error| crate::wire::WireError(format!("membership: {error}")))
 }
 
@@ -156,14 +168,15 @@ impl From<&PeerNode> for NodeRecord {
             http_addr: node.http_addr.clone(),
             liveness: node.liveness,
             incarnation: node.incarnation,
+            replaces: node.replaces,
         }
     }
 }
 
 impl From<NodeRecord> for PeerNode {
     fn from(record: NodeRecord) -> Self {
-        let NodeRecord::V1 { name, peer_addr, http_addr, liveness, incarnation } = record;
-        PeerNode { name, peer_addr, http_addr, liveness, incarnation }
+        let NodeRecord::V1 { name, peer_addr, http_addr, liveness, incarnation, replaces } = record;
+        PeerNode { name, peer_addr, http_addr, liveness, incarnation, replaces }
     }
 }
 

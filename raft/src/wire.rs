@@ -9,6 +9,7 @@ use holdfast_machine::{Entry, Liveness, Millis, NodeName, Reject, Reply};
 use holdfast_storage::RoomLevel;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::replacement::{ReplaceError, Replacement};
 use crate::types::Incarnation;
 
 /// Bytes that do not stand for what they should.
@@ -49,7 +50,14 @@ pub(crate) struct WireVote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NodeRecord {
     /// Since 0.1.
-    V1 { name: NodeName, peer_addr: String, http_addr: String, liveness: Liveness, incarnation: Option<Incarnation> },
+    V1 {
+        name: NodeName,
+        peer_addr: String,
+        http_addr: String,
+        liveness: Liveness,
+        incarnation: Option<Incarnation>,
+        replaces: Option<u64>,
+    },
 }
 
 /// A membership: one set of voters, or two while voters change, and a record for each node.
@@ -323,6 +331,16 @@ pub(crate) enum SnapshotAnswer {
     Failed(String),
 }
 
+/// A request to replace a member, passed on to the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReplaceAsk {
+    pub name: NodeName,
+    pub dry_run: bool,
+}
+
+/// The leader's answer to [`ReplaceAsk`].
+pub(crate) type ReplaceAnswer = Result<Replacement, ReplaceError>;
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -360,6 +378,7 @@ mod tests {
                     http_addr: String::new(),
                     liveness: Liveness::Joining,
                     incarnation: Some(u128::MAX),
+                    replaces: Some(9),
                 },
             )],
         };

@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use holdfast_machine::{ClusterEvent, Evidence, Liveness};
-use holdfast_raft::{FeedItem, Options, Raft, Since, StartError};
+use holdfast_raft::{FeedItem, Options, Raft, Since, Standing, StartError};
 use proxy::{BLIP, Proxy};
 use support::{TestCluster, eventually, own_address, propose_tick};
 
@@ -146,8 +146,13 @@ async fn a_member_that_lost_its_disk_is_refused_and_does_not_vote() {
         cluster.start_node(id).await;
     }
     let leader = cluster.leader().await;
-    cluster.start_node(follower).await;
+    let wiped = cluster.start_node(follower).await;
     refusal(&cluster, leader, follower, "lost its disk").await;
+    eventually("it knows that it lost its disk", || {
+        let standing = wiped.status().standing;
+        matches!(standing, Standing::Lost { node, .. } if node == follower)
+    })
+    .await;
     // With only one other voter left there is no quorum: the wiped node must not make one.
     let other = 6 - leader - follower;
     cluster.kill(other).await;
@@ -177,7 +182,7 @@ async fn an_address_that_leads_to_another_node_is_refused() {
     let mut options = cluster.options(3);
     options.members[0].peer_addr = options.members[1].peer_addr.clone();
     cluster.start_with(3, options).await;
-    refusal(&cluster, 3, 1, "this is node 2, not 1").await;
+    refusal(&cluster, 3, 1, "this is node-2, not node-1").await;
     cluster.shutdown().await;
 }
 

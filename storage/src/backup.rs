@@ -154,7 +154,7 @@ mod tests {
     /// A backup of forty rows.
     fn bytes() -> Vec<u8> {
         let root = tempfile::tempdir().unwrap();
-        let expected = Expected { cluster: "prod".into(), node: 1 };
+        let expected = Expected { cluster: "prod".into(), name: "node-a".into() };
         let storage = Storage::open(&root.path().join("data"), &expected, &Options::default()).unwrap();
         let rows: BTreeMap<_, _> = (0u8..40).map(|n| (vec![n], Some(vec![n; 300]))).collect();
         storage.state.commit(rows, LogId { term: 1, index: 0 }, Some(b"members".to_vec())).unwrap();

@@ -34,6 +34,10 @@ fn options(disk: &FaultDisk) -> Options {
     }
 }
 
+/// Opens the directory and gives it its Raft id, as a node does before it takes part.
 fn open(disk: &FaultDisk) -> Result<Storage, StorageError> {
-    Storage::open(Path::new(DIR), &Expected { cluster: "prod".into(), node: 1 }, &options(disk))
+    let expected = Expected { cluster: "prod".into(), name: "node-1".into() };
+    let storage = Storage::open(Path::new(DIR), &expected, &options(disk))?;
+    storage.dir.assign(1)?;
+    Ok(storage)
 }

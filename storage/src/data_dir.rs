@@ -1,12 +1,13 @@
 //! Whose data a directory holds, and that only one process uses it.
 //!
-//! The file `identity` is written once, last, when the directory is made; it names the cluster, the node, the
-//! layout's version and a random incarnation, by which peers tell this disk from an empty one under the same
-//! name. Opening another cluster's, another node's or a newer program's directory is refused, with nothing changed.
+//! The file `identity` is written last when the directory is made; it names the cluster, the node, the layout's version
+//! and a random incarnation, by which peers tell this disk from an empty one under the same name. The node's Raft id is
+//! added once, when it is known: a node that comes back without its data gets another one. Opening another cluster's,
+//! another node's or a newer program's directory is refused, with nothing changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -29,8 +30,8 @@ const CONDEMNED_FILE: &str = "condemned";
 pub struct Expected {
     /// Name of the cluster.
     pub cluster: String,
-    /// Raft id of the node.
-    pub node: u64,
+    /// Name of the node.
+    pub name: String,
 }
 
 /// Whose data a directory holds.
@@ -38,8 +39,10 @@ pub struct Expected {
 pub struct Identity {
     /// Name of the cluster.
     pub cluster: String,
-    /// Raft id of the node.
-    pub node: u64,
+    /// Name of the node.
+    pub name: String,
+    /// Raft id of the node; none until the cluster has said it.
+    pub node: Option<u64>,
     /// Random, drawn when the directory was made.
     pub incarnation: Uuid,
     /// What the directory was made with, if not empty: the same on all nodes that a cluster was restored to.
@@ -51,7 +54,8 @@ pub struct Identity {
 struct Stored {
     format: u32,
     cluster: String,
-    node: u64,
+    name: String,
+    node: Option<u64>,
     incarnation: u128,
     base: Option<u128>,
 }
@@ -60,7 +64,7 @@ struct Stored {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    identity: Identity,
+    identity: Mutex<Identity>,
     fresh: bool,
     disk: Arc<dyn Disk>,
     poison: Poison,
@@ -70,42 +74,44 @@ pub struct DataDir {
 impl DataDir {
     /// Opens the directory, or makes it when there is none or an empty one.
     pub fn open(disk: &Arc<dyn Disk>, path: &Path, expected: &Expected) -> Result<DataDir, StorageError> {
-        DataDir::open_or_fill(disk, path, expected, DataDir::fill_empty)
+        DataDir::open_or_fill(disk, path, expected, None, DataDir::fill_empty)
     }
 
-    /// Makes the directory with what `fill` writes to its parts; `fill` says what that is ([`Identity::base`]).
-    /// Refused when there is a data directory already.
+    /// Makes the directory, for the Raft id `node`, with what `fill` writes to its parts; `fill` says what that is
+    /// ([`Identity::base`]). Refused when there is a data directory already.
     pub fn make(
         disk: &Arc<dyn Disk>,
         path: &Path,
         owner: &Expected,
+        node: u64,
         fill: impl FnOnce(&DataDir) -> Result<u128, StorageError>,
     ) -> Result<DataDir, StorageError> {
-        let has_data = |Identity { cluster, node, .. }| {
+        let has_data = |Identity { cluster, name, .. }| {
             let dir = path.to_path_buf();
-            Err(StorageError::HasData { dir, cluster, node })
+            Err(StorageError::HasData { dir, cluster, name })
         };
         if let Some(identity) = Identity::read(&**disk, path)? {
             return has_data(identity);
         }
-        let dir = DataDir::open_or_fill(disk, path, owner, |dir| {
+        let dir = DataDir::open_or_fill(disk, path, owner, Some(node), |dir| {
             let snapshots = dir.snapshot_dir();
             disk.create_dir(&snapshots).map_err(|error| StorageError::io("creating", &snapshots, error))?;
             Log::create(&**disk, &dir.log_dir())?;
             fill(dir).map(Some)
         })?;
-        if dir.fresh { Ok(dir) } else { has_data(dir.identity) }
+        if dir.fresh { Ok(dir) } else { has_data(dir.identity()) }
     }
 
     fn open_or_fill(
         disk: &Arc<dyn Disk>,
         path: &Path,
         expected: &Expected,
+        node: Option<u64>,
         fill: impl FnOnce(&DataDir) -> Result<Option<u128>, StorageError>,
     ) -> Result<DataDir, StorageError> {
         let new = |identity, fresh, lock| {
             let (path, disk, poison) = (path.to_path_buf(), Arc::clone(disk), Poison::default());
-            DataDir { path, identity, fresh, disk, poison, _lock: lock }
+            DataDir { path, identity: Mutex::new(identity), fresh, disk, poison, _lock: lock }
         };
         if let Some(identity) = Identity::read(&**disk, path)? {
             identity.check(path, expected)?;
@@ -120,12 +126,13 @@ impl DataDir {
             identity.check(path, expected)?;
             return Ok(new(identity, false, lock));
         }
-        let Expected { cluster, node } = expected.clone();
-        let identity = Identity { cluster, node, incarnation: Uuid::new_v4(), base: None };
-        let mut dir = new(identity, true, lock);
-        dir.identity.base = fill(&dir)?;
+        let Expected { cluster, name } = expected.clone();
+        let mut identity = Identity { cluster, name, node, incarnation: Uuid::new_v4(), base: None };
+        let mut dir = new(identity.clone(), true, lock);
+        identity.base = fill(&dir)?;
         // This makes it count.
-        dir.identity.write(&**disk, path)?;
+        identity.write(&**disk, path)?;
+        dir.identity = Mutex::new(identity);
         Ok(dir)
     }
 
@@ -154,8 +161,23 @@ impl DataDir {
     }
 
     /// Whose it is.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
+    pub fn identity(&self) -> Identity {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives the node its Raft id, for as long as this directory lives; durable on return.
+    pub fn assign(&self, node: u64) -> Result<(), StorageError> {
+        let mut identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        match identity.node {
+            Some(known) if known == node => Ok(()),
+            Some(known) => Err(StorageError::OtherId { dir: self.path.clone(), known, found: node }),
+            None => {
+                let assigned = Identity { node: Some(node), ..identity.clone() };
+                assigned.write(&*self.disk, &self.path)?;
+                *identity = assigned;
+                Ok(())
+            }
+        }
     }
 
     /// Whether it was made just now, so that it holds nothing.
@@ -214,9 +236,9 @@ impl Identity {
             }
             _ => {}
         }
-        let Stored { cluster, node, incarnation, base, .. } = postcard::from_bytes(contents)
+        let Stored { cluster, name, node, incarnation, base, .. } = postcard::from_bytes(contents)
             .map_err(|_| StorageError::damaged(&file, 0, "the identity cannot be decoded"))?;
-        Ok(Some(Identity { cluster, node, incarnation: Uuid::from_u128(incarnation), base }))
+        Ok(Some(Identity { cluster, name, node, incarnation: Uuid::from_u128(incarnation), base }))
     }
 
     fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
@@ -224,6 +246,7 @@ impl Identity {
         let stored = Stored {
             format: FORMAT_VERSION,
             cluster: self.cluster.clone(),
+            name: self.name.clone(),
             node: self.node,
             incarnation: self.incarnation.as_u128(),
             base: self.base,
@@ -238,8 +261,9 @@ impl Identity {
             let (expected, found) = (expected.cluster.clone(), self.cluster.clone());
             return Err(StorageError::OtherCluster { dir, expected, found });
         }
-        if self.node != expected.node {
-            return Err(StorageError::OtherNode { dir, expected: expected.node, found: self.node });
+        if self.name != expected.name {
+            let (expected, found) = (expected.name.clone(), self.name.clone());
+            return Err(StorageError::OtherNode { dir, expected, found });
         }
         Ok(())
     }
@@ -314,7 +338,7 @@ mod tests {
     }
 
     fn expected(cluster: &str, node: u64) -> Expected {
-        Expected { cluster: cluster.into(), node }
+        Expected { cluster: cluster.into(), name: format!("node-{node}") }
     }
 
     /// All files below `dir` with their contents.
@@ -344,6 +368,21 @@ mod tests {
     }
 
     #[test]
+    fn a_raft_id_is_given_once_and_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = open(root.path(), &expected("prod", 1)).unwrap();
+        assert_eq!(dir.identity().node, None);
+        let incarnation = dir.identity().incarnation;
+        dir.assign(7).unwrap();
+        dir.assign(7).unwrap();
+        let other = dir.assign(8).unwrap_err();
+        assert!(matches!(other, StorageError::OtherId { known: 7, found: 8, .. }), "{other}");
+        drop(dir);
+        let identity = open(root.path(), &expected("prod", 1)).unwrap().identity();
+        assert_eq!((identity.node, identity.incarnation), (Some(7), incarnation));
+    }
+
+    #[test]
     fn strangers_are_refused_and_nothing_is_changed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("data");
@@ -359,7 +398,8 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_with_both_versions() {
         let root = tempfile::tempdir().unwrap();
-        let stored = Stored { format: FORMAT_VERSION + 1, cluster: "prod".into(), node: 1, incarnation: 7, base: None };
+        let (cluster, name) = ("prod".into(), "node-1".into());
+        let stored = Stored { format: FORMAT_VERSION + 1, cluster, name, node: Some(1), incarnation: 7, base: None };
         let bytes = frame::encode_value(FrameKind::Identity, &stored);
         fs::write(root.path().join(IDENTITY_FILE), bytes).unwrap();
         let error = open(root.path(), &expected("prod", 1)).unwrap_err();

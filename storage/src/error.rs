@@ -10,8 +10,8 @@ use crate::frame::{self, FrameError};
 
 /// How an operator gets a node back whose own data can no longer be trusted.
 pub const REBUILD: &str = "Nothing on disk was changed. The other nodes still have the data: keep them running, and move \
-     this node's data directory aside. As a new member the node receives everything from its peers; members cannot be \
-     added in this version yet. Do not start it empty under its old identity: it may have voted, so it is refused.";
+     this node's data directory aside, start the node again, empty and under its name, and run `holdfast member replace \
+     NAME` against any of the others. It then joins as a new member and receives everything from its peers.";
 
 /// Everything that opening or using a data directory can end with.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum StorageError {
     },
     /// A new data directory was to be made where one is.
     #[error(
-        "{} holds the data of node {node} of cluster `{cluster}`. Nothing was changed. Choose an empty directory, or \
+        "{} holds the data of node `{name}` of cluster `{cluster}`. Nothing was changed. Choose an empty directory, or \
          move this one aside.",
         dir.display()
     )]
@@ -61,7 +61,7 @@ pub enum StorageError {
         /// Whose it is.
         cluster: String,
         /// Whose it is.
-        node: u64,
+        name: String,
     },
     /// The log and the state do not belong together.
     #[error("the state in {} does not fit the log: {what}. {REBUILD}", dir.display())]
@@ -95,16 +95,30 @@ pub enum StorageError {
     },
     /// The directory holds another node's data.
     #[error(
-        "{} belongs to node {found}, but this node is configured as node {expected}. Nothing was changed. Correct the \
-         configured node id, or point the data directory to this node's own place.",
+        "{} belongs to node `{found}`, but this node is configured as node `{expected}`. Nothing was changed. Correct \
+         the configured name, or point the data directory to this node's own place.",
         dir.display()
     )]
     OtherNode {
         /// The data directory.
         dir: PathBuf,
         /// What the configuration says.
-        expected: u64,
+        expected: String,
         /// What the directory says.
+        found: String,
+    },
+    /// The directory's node has another Raft id already.
+    #[error(
+        "{} belongs to the member with Raft id {known}, and the cluster has this node as {found}. Nothing was changed. \
+         Move the directory aside and start the node again, empty.",
+        dir.display()
+    )]
+    OtherId {
+        /// The data directory.
+        dir: PathBuf,
+        /// What the directory says.
+        known: u64,
+        /// What the cluster says.
         found: u64,
     },
     /// The files were written by a newer program.

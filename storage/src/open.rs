@@ -139,7 +139,7 @@ mod tests {
 
     fn open(path: &Path) -> Result<Storage, StorageError> {
         let log = LogConfig { segment_bytes: 4096, ..LogConfig::default() };
-        let expected = Expected { cluster: "prod".into(), node: 1 };
+        let expected = Expected { cluster: "prod".into(), name: "node-1".into() };
         Storage::open(path, &expected, &Options { log, ..Options::default() })
     }
 
@@ -282,7 +282,7 @@ mod tests {
             state: state.clone(),
             ..Options::default()
         };
-        let (path, expected) = (Path::new("/data"), Expected { cluster: "prod".into(), node: 1 });
+        let (path, expected) = (Path::new("/data"), Expected { cluster: "prod".into(), name: "node-1".into() });
         let storage = Storage::open(path, &expected, &options(&disk)).unwrap();
         assert!(matches!(Storage::open(path, &expected, &options(&disk)), Err(StorageError::InUse { .. })));
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -108,7 +108,12 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |id: Option<LogId>| id.map_or("none".to_owned(), |id| id.to_string());
         if let Some(identity) = &self.identity {
-            writeln!(f, "cluster {}, node {}, disk {}", identity.cluster, identity.node, identity.incarnation)?;
+            let node = identity.node.map_or_else(|| "none yet".to_owned(), |node| node.to_string());
+            writeln!(
+                f,
+                "cluster {}, node {}, Raft id {node}, disk {}",
+                identity.cluster, identity.name, identity.incarnation
+            )?;
         }
         if let Some(log) = &self.log {
             let (purged, last) = (show(log.purged), show(log.last));

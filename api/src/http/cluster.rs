@@ -1,9 +1,11 @@
 //! The cluster as this node sees it.
 
 use axum::extract::State;
-use holdfast_client::wire::ClusterView;
+use holdfast_client::wire::{ClusterView, ReplaceBody, Replacement};
+use holdfast_machine::NodeName;
 
 use super::error::{Handled, Success};
+use super::extract::{Body, Segment};
 use crate::store::Store;
 
 /// The cluster as this node sees it.
@@ -15,4 +17,21 @@ use crate::store::Store;
 )]
 pub(crate) async fn cluster(State(store): State<Store>) -> Handled<ClusterView> {
     Ok(Success(store.cluster().await?))
+}
+
+/// Has a member replaced that has lost its data and waits for that.
+#[utoipa::path(
+    post,
+    path = "/cluster/members/{name}/replace",
+    tag = "cluster",
+    params(("name" = NodeName, Path)),
+    request_body = ReplaceBody,
+    responses((status = 200, body = Replacement), (status = 409, description = "node_state"))
+)]
+pub(crate) async fn replace_member(
+    State(store): State<Store>,
+    Segment(name): Segment<NodeName>,
+    Body(body): Body<ReplaceBody>,
+) -> Handled<Replacement> {
+    Ok(Success(store.replace_member(&name, body.dry_run).await?))
 }

@@ -161,6 +161,7 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(shards::adopt))
         .routes(routes!(cluster::cluster))
         .routes(routes!(backup::backup))
+        .routes(routes!(cluster::replace_member))
         .routes(routes!(explain::explain_row))
         .routes(routes!(explain::explain_workflow))
         .routes(routes!(explain::explain_shard))

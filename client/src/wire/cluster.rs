@@ -79,6 +79,51 @@ pub struct ClusterView {
     pub rows: RowCounts,
     /// The members, by name.
     pub members: Vec<MemberView>,
+    /// Members that have lost their data: those that wait to be replaced, and those that are being replaced.
+    pub replacements: Vec<Replacement>,
+    /// Why the answering node takes no part in the cluster; null if it does.
+    pub outside: Option<String>,
+}
+
+/// How far a replacement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ReplacementStage {
+    /// The node has no data and waits; nothing has been done.
+    Waiting,
+    /// The new member receives the data, and does not vote yet.
+    CatchingUp,
+    /// The new member takes over the vote.
+    TakingOver,
+}
+
+/// The replacement of a member that has lost its data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Replacement {
+    /// The member.
+    pub name: NodeName,
+    /// The Raft id that lost its data. It never comes back.
+    pub old_id: u64,
+    /// The Raft id in its place; null while nothing has been decided.
+    pub new_id: Option<u64>,
+    /// How far it is.
+    pub stage: ReplacementStage,
+    /// How far the new member's log is known to match; known to the leader only.
+    pub matched: Option<u64>,
+    /// The voters that agree to it, all of them reached and close to the leader; only in the answer to a request.
+    pub others: Vec<NodeName>,
+}
+
+/// Body of `POST /v1/cluster/members/{name}/replace`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceBody {
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// A member as one node sees it.

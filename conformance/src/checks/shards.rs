@@ -18,6 +18,7 @@ checks! {
     remembered_fences = "a retry under another fence is the same call and gets the first answer",
     alive = "a shard is not adopted from a node that is not down",
     too_late = "an adoption under an old epoch is answered with who holds the shard",
+    not_replaced = "a member that is alive, or none, is not replaced, and a dry run of that says the same",
     no_such_shard = "a shard beyond the count is refused with the count",
     [disturbing]
     transfer = "a transfer gives a shard another owner and the next epoch, and fences the last one off",
@@ -134,6 +135,21 @@ async fn no_such_shard(trial: &Trial) -> Result<()> {
         refused("an adoption", trial.store.adopt(shard, &owner, &owner, Epoch(1), Write::default()).await, missing())?;
     }
     Ok(())
+}
+
+async fn not_replaced(trial: &Trial) -> Result<()> {
+    let before = trial.store.cluster().await?.value;
+    let stranger = NodeName::new(trial.name("stranger"))?;
+    let members: Vec<NodeName> = before.members.into_iter().map(|view| view.member.name).collect();
+    for name in members.iter().chain([&stranger]) {
+        for dry_run in [true, false] {
+            let result = trial.store.replace_member(name, dry_run).await;
+            refused_as(&format!("the replacement of {name}"), result, &["node_state"])?;
+        }
+    }
+    let after = trial.store.cluster().await?.value;
+    ensure!(after.replacements.is_empty(), "{:?}", after.replacements);
+    same("the members", after.members.into_iter().map(|view| view.member.name).collect(), members)
 }
 
 async fn transfer(trial: &Trial) -> Result<()> {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use holdfast_client::{Client, ClientOptions, ClusterView, Directory, DiskSpace, MemberView, ReadMode};
+use holdfast_client::{
+    Client, ClientOptions, ClusterView, Directory, DiskSpace, MemberView, ReadMode, Replacement, ReplacementStage,
+};
 use holdfast_machine::{Evidence, Liveness, NodeName};
 use serde::Serialize;
 
@@ -68,7 +70,35 @@ fn shown(status: &Status) -> String {
     );
     text.push_str(&members(cluster, directory).to_string());
     text.push('\n');
+    for replacement in &cluster.replacements {
+        text.push_str(&shown_replacement(replacement, cluster.last));
+    }
+    if let Some(reason) = &cluster.outside {
+        text.push_str(&format!("\n{} takes no part: {reason}\n", cluster.node));
+    }
     text
+}
+
+fn shown_replacement(replacement: &Replacement, last: u64) -> String {
+    let Replacement { name, old_id, new_id, stage, matched, .. } = replacement;
+    let new = new_id.map_or_else(|| "another id".to_owned(), |id| format!("id {id}"));
+    match (stage, matched) {
+        (ReplacementStage::Waiting, _) => format!(
+            "\n{name} came back without its data and waits; it votes nowhere. Put its data directory back, or run\n\
+             `holdfast member replace {name}`\n"
+        ),
+        (ReplacementStage::CatchingUp, Some(matched)) => {
+            format!(
+                "\n{name} is being replaced: {new} has {matched} of {last} log entries, and then the vote of id {old_id}\n"
+            )
+        }
+        (ReplacementStage::CatchingUp, None) => {
+            format!("\n{name} is being replaced: {new} receives the data, and then the vote of id {old_id}\n")
+        }
+        (ReplacementStage::TakingOver, _) => {
+            format!("\n{name} is being replaced: {new} takes over the vote of id {old_id}\n")
+        }
+    }
 }
 
 fn members(cluster: &ClusterView, directory: &Directory) -> Table {
@@ -181,6 +211,15 @@ mod tests {
             shard_count: 4,
             rows: RowCounts { pending: 7, claimed: 2 },
             members: vec![member(1, "node-a", Liveness::Up), member(2, "node-b", down)],
+            replacements: vec![Replacement {
+                name: name("node-b"),
+                old_id: 2,
+                new_id: Some(3),
+                stage: ReplacementStage::CatchingUp,
+                matched: Some(5),
+                others: Vec::new(),
+            }],
+            outside: None,
         };
         let entry =
             ShardEntry { shard: ShardId(1), owner: name("node-a"), epoch: Epoch(1), since: Millis(0), previous: None };
@@ -192,6 +231,7 @@ mod tests {
             "no: connection refused",
             "low",
             "node-b:7700",
+            "node-b is being replaced: id 3 has 5 of 12 log entries, and then the vote of id 2",
         ] {
             assert!(text.contains(part), "{text}");
         }

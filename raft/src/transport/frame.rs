@@ -36,6 +36,10 @@ pub(crate) enum Kind {
     SnapshotHead = 9,
     SnapshotChunk = 10,
     StateHash = 11,
+    /// From a node that has no data, instead of a hello.
+    Knock = 12,
+    /// A member's replacement, for the leader.
+    Replace = 13,
     /// The answer to a request, under the request's id.
     Answer = 128,
     /// The peer could not work on the request; the body is a sentence.
@@ -57,6 +61,8 @@ impl Kind {
             9 => Self::SnapshotHead,
             10 => Self::SnapshotChunk,
             11 => Self::StateHash,
+            12 => Self::Knock,
+            13 => Self::Replace,
             128 => Self::Answer,
             129 => Self::Failed,
             _ => return None,

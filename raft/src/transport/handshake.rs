@@ -1,21 +1,18 @@
 //! Who may talk to whom. Both ends say who they are before anything else, and either may refuse.
-//!
-//! The rule that matters most: a member that comes with another data directory than the one it was
-//! first seen with has lost its disk. It may have voted before and does not know it any more, so it must
-//! not vote again; it is refused until it is re-joined as a new member.
+//! A node that has no data yet has no id to give either: it knocks, and hears what the other knows of it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use parking_lot::RwLock;
+use holdfast_machine::NodeName;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::frame::{Frame, Kind, admit_large_frames, codec};
 use super::link::AddressBook;
-use crate::environment::PeerStream;
+use super::registry::{Reception, Refusal, Registry, check_cluster};
+use crate::environment::{PeerNetwork, PeerStream};
 use crate::types::Incarnation;
 use crate::wire::{decode, encode};
 
@@ -24,6 +21,8 @@ pub(crate) const PROTOCOL: u32 = 1;
 const MAGIC: u64 = u64::from_be_bytes(*b"holdfast");
 /// How long either side waits for the other's first frame.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
+/// How long the answer to a knock may take; the leader asks a majority meanwhile.
+const KNOCK_LIMIT: Duration = Duration::from_secs(2);
 
 pub(crate) type Connection = Framed<Box<dyn PeerStream>, LengthDelimitedCodec>;
 
@@ -41,6 +40,7 @@ struct Hello {
     protocol: u32,
     cluster: String,
     from: u64,
+    name: NodeName,
     to: u64,
     incarnation: Incarnation,
     base: Option<u128>,
@@ -50,73 +50,8 @@ struct Hello {
 /// The answer to the first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Welcome {
-    Accepted { cluster: String, node: u64, incarnation: Incarnation, base: Option<u128> },
+    Accepted { cluster: String, node: u64, name: NodeName, incarnation: Incarnation, base: Option<u128> },
     Refused(Refusal),
-}
-
-/// Why two nodes do not talk to each other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
-    /// The other end is not a Holdfast node.
-    #[error("the other end does not speak Holdfast's peer protocol")]
-    NotHoldfast,
-    /// The two speak different versions.
-    #[error("peer protocol {theirs} is not spoken here; this node speaks {ours}")]
-    WrongVersion {
-        /// The refusing node's version.
-        ours: u32,
-        /// The refused node's version.
-        theirs: u32,
-    },
-    /// The two belong to different clusters.
-    #[error("this is cluster {ours:?}, not {theirs:?}")]
-    WrongCluster {
-        /// The refusing node's cluster.
-        ours: String,
-        /// The refused node's cluster.
-        theirs: String,
-    },
-    /// The address leads to another node than was meant.
-    #[error("this is node {ours}, not {meant}; check the peer addresses")]
-    WrongNode {
-        /// The node that answered.
-        ours: u64,
-        /// The node that was meant.
-        meant: u64,
-    },
-    /// The node is in no membership that this one knows.
-    #[error("node {node} is not a member")]
-    UnknownNode {
-        /// The node.
-        node: u64,
-    },
-    /// The member's data directory is not the one that it was first seen with.
-    #[error(
-        "node {node} came with another data directory ({found:032x}) than it was first seen with \
-         ({known:032x}); a member that lost its disk must not vote. Put that data directory back; without it the \
-         node can only re-join as a new member, and members cannot be added in this version yet"
-    )]
-    IncarnationChanged {
-        /// The member.
-        node: u64,
-        /// The data directory it was first seen with.
-        known: Incarnation,
-        /// The one it came with.
-        found: Incarnation,
-    },
-    /// The cluster was restored from a backup, and the node was not, or from another one.
-    #[error(
-        "node {node} began with another state ({found}) than the cluster, which was restored as {known}; restore it \
-         from the same backup with the same members"
-    )]
-    OtherBase {
-        /// The member.
-        node: u64,
-        /// What the refusing node began with.
-        known: String,
-        /// What the refused one began with.
-        found: String,
-    },
 }
 
 /// Why no connection came about.
@@ -133,82 +68,47 @@ pub(crate) enum HandshakeError {
     Broken(String),
 }
 
-/// The members that may talk to this node, with the data directories they were first seen with.
-#[derive(Debug, Clone)]
-pub(crate) struct Registry {
-    pub cluster: Arc<str>,
-    pub node: u64,
+/// "I have no data. Am I a member?", from a node in front of whose Raft id the cluster's word stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Knock {
+    magic: u64,
+    protocol: u32,
+    cluster: String,
+    pub from: NodeName,
+    to: NodeName,
     pub incarnation: Incarnation,
-    /// What this node's data directory began with, if not empty.
-    base: Option<u128>,
-    known: Arc<RwLock<BTreeMap<u64, Option<Incarnation>>>>,
 }
 
-impl Registry {
-    /// Starts with the configured members, none of them seen.
-    pub fn new(cluster: &str, node: u64, incarnation: Incarnation, members: impl Iterator<Item = u64>) -> Self {
-        let known = members.map(|id| (id, None)).collect();
-        Self { cluster: cluster.into(), node, incarnation, base: None, known: Arc::new(RwLock::new(known)) }
-    }
+/// Who has connected.
+pub(crate) enum Arrival {
+    /// A member that was admitted.
+    Peer { node: u64, purpose: Purpose, connection: Connection },
+    /// A node that asks for its place, and waits for the [`Reception`].
+    Guest { knock: Knock, connection: Connection },
+}
 
-    /// The same for a node whose data directory was made with something in it.
-    pub fn with_base(self, base: Option<u128>) -> Self {
-        Self { base, ..self }
+fn check_hello(registry: &Registry, hello: &Hello) -> Result<(), Refusal> {
+    registry.check_cluster(&hello.cluster)?;
+    if hello.to != registry.node {
+        let (ours, meant) = (format!("node {}", registry.node), format!("node {}", hello.to));
+        return Err(Refusal::WrongNode { ours, meant });
     }
+    registry.admit(hello.from, &hello.name, hello.incarnation, hello.base)
+}
 
-    /// The data directory that a member was first seen with, if it was seen.
-    pub fn incarnation_of(&self, node: u64) -> Option<Incarnation> {
-        self.known.read().get(&node).copied().flatten()
-    }
-
-    /// Takes over what is committed. It outranks what was only seen here.
-    pub fn learn_committed(&self, members: impl Iterator<Item = (u64, Option<Incarnation>)>) {
-        let mut known = self.known.write();
-        for (id, incarnation) in members {
-            let seen = known.entry(id).or_default();
-            *seen = incarnation.or(*seen);
-        }
-    }
-
-    /// Checks a member's data directory, and remembers it at first sight. Where the cluster was restored, the first sight
-    /// must be of one that was restored as this node was; one that is known already may have joined later, empty.
-    fn admit(&self, node: u64, found: Incarnation, base: Option<u128>) -> Result<(), Refusal> {
-        let mut members = self.known.write();
-        match members.get_mut(&node) {
-            None => Err(Refusal::UnknownNode { node }),
-            Some(Some(known)) if *known != found => Err(Refusal::IncarnationChanged { node, known: *known, found }),
-            Some(None) if self.base.is_some() && base != self.base => {
-                let shown = |base: Option<u128>| base.map_or("nothing".to_owned(), |base| format!("{base:032x}"));
-                Err(Refusal::OtherBase { node, known: shown(self.base), found: shown(base) })
-            }
-            Some(seen) => {
-                *seen = Some(found);
-                Ok(())
-            }
-        }
-    }
-
-    fn check_cluster(&self, theirs: &str) -> Result<(), Refusal> {
-        if theirs == &*self.cluster {
+impl Knock {
+    /// Refuses a knock that was meant for another node or cluster.
+    pub fn check(&self, cluster: &str, name: &NodeName) -> Result<(), Refusal> {
+        check_cluster(cluster, &self.cluster)?;
+        if self.to == *name {
             return Ok(());
         }
-        Err(Refusal::WrongCluster { ours: self.cluster.to_string(), theirs: theirs.to_owned() })
-    }
-
-    fn check_hello(&self, hello: &Hello) -> Result<(), Refusal> {
-        self.check_cluster(&hello.cluster)?;
-        if hello.to != self.node {
-            return Err(Refusal::WrongNode { ours: self.node, meant: hello.to });
-        }
-        self.admit(hello.from, hello.incarnation, hello.base)
+        Err(Refusal::WrongNode { ours: name.to_string(), meant: self.to.to_string() })
     }
 }
 
 /// Magic and version come first in every version, so that they can be judged before the rest is read.
-fn read_hello(frame: &Frame) -> Result<Hello, Refusal> {
-    if frame.kind != Kind::Hello {
-        return Err(Refusal::NotHoldfast);
-    }
+fn read_first<T: DeserializeOwned>(frame: &Frame) -> Result<T, Refusal> {
     let ((magic, theirs), _): ((u64, u32), _) =
         postcard::take_from_bytes(&frame.body).map_err(|_| Refusal::NotHoldfast)?;
     if magic != MAGIC {
@@ -250,6 +150,7 @@ async fn introduce(
         protocol: PROTOCOL,
         cluster: registry.cluster.to_string(),
         from: registry.node,
+        name: registry.name.clone(),
         to: peer,
         incarnation: registry.incarnation,
         base: registry.base,
@@ -263,31 +164,32 @@ async fn introduce(
     };
     match welcome {
         Welcome::Refused(refusal) => Err(HandshakeError::TheyRefused(refusal)),
-        Welcome::Accepted { cluster, node, incarnation, base } => {
+        Welcome::Accepted { cluster, node, name, incarnation, base } => {
             registry.check_cluster(&cluster).map_err(HandshakeError::WeRefused)?;
             if node != peer {
-                let refusal = Refusal::WrongNode { ours: node, meant: peer };
-                return Err(HandshakeError::WeRefused(refusal));
+                let (ours, meant) = (format!("node {node}"), format!("node {peer}"));
+                return Err(HandshakeError::WeRefused(Refusal::WrongNode { ours, meant }));
             }
-            registry.admit(node, incarnation, base).map_err(HandshakeError::WeRefused)
+            registry.admit(node, &name, incarnation, base).map_err(HandshakeError::WeRefused)
         }
     }
 }
 
-/// Waits for whoever has connected to introduce itself, and answers. Gives the peer's id.
-pub(crate) async fn accept(
-    registry: &Registry,
-    stream: Box<dyn PeerStream>,
-) -> Result<(u64, Purpose, Connection), HandshakeError> {
+/// Waits for whoever has connected to introduce itself. A member is answered; a guest is the caller's to answer.
+pub(crate) async fn accept(registry: &Registry, stream: Box<dyn PeerStream>) -> Result<Arrival, HandshakeError> {
     let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
-        let mut connection = Framed::new(stream, codec());
-        let frame = receive(&mut connection).await?;
-        let checked = read_hello(&frame).and_then(|hello| registry.check_hello(&hello).map(|()| hello));
+        let (frame, mut connection) = first_frame(stream).await?;
+        if frame.kind == Kind::Knock {
+            let (knock, connection) = read_guest(&frame, connection).await?;
+            return Ok(Arrival::Guest { knock, connection });
+        }
+        let checked = read_hello(&frame).and_then(|hello| check_hello(registry, &hello).map(|()| hello));
         let welcome = match &checked {
             Err(refusal) => Welcome::Refused(refusal.clone()),
             Ok(_) => Welcome::Accepted {
                 cluster: registry.cluster.to_string(),
                 node: registry.node,
+                name: registry.name.clone(),
                 incarnation: registry.incarnation,
                 base: registry.base,
             },
@@ -295,9 +197,80 @@ pub(crate) async fn accept(
         send(&mut connection, Kind::Answer, encode(&welcome)).await?;
         let hello = checked.map_err(HandshakeError::WeRefused)?;
         admit_large_frames(connection.codec_mut());
-        Ok((hello.from, hello.purpose, connection))
+        Ok(Arrival::Peer { node: hello.from, purpose: hello.purpose, connection })
     });
     limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken("no introduction".to_owned())))
+}
+
+/// As [`accept`], on a node that is no member yet: members are turned away.
+pub(crate) async fn accept_guests(
+    name: &NodeName,
+    stream: Box<dyn PeerStream>,
+) -> Result<(Knock, Connection), HandshakeError> {
+    let limit = tokio::time::timeout(HANDSHAKE_LIMIT, async {
+        let (frame, mut connection) = first_frame(stream).await?;
+        if frame.kind == Kind::Knock {
+            return read_guest(&frame, connection).await;
+        }
+        let refusal = Refusal::NotSeated { name: name.clone() };
+        send(&mut connection, Kind::Answer, encode(&Welcome::Refused(refusal.clone()))).await?;
+        Err(HandshakeError::WeRefused(refusal))
+    });
+    limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken("no introduction".to_owned())))
+}
+
+async fn first_frame(stream: Box<dyn PeerStream>) -> Result<(Frame, Connection), HandshakeError> {
+    let mut connection = Framed::new(stream, codec());
+    let frame = receive(&mut connection).await?;
+    Ok((frame, connection))
+}
+
+fn read_hello(frame: &Frame) -> Result<Hello, Refusal> {
+    if frame.kind == Kind::Hello { read_first(frame) } else { Err(Refusal::NotHoldfast) }
+}
+
+async fn read_guest(frame: &Frame, mut connection: Connection) -> Result<(Knock, Connection), HandshakeError> {
+    match read_first(frame) {
+        Ok(knock) => Ok((knock, connection)),
+        Err(refusal) => {
+            answer_guest(&mut connection, &Reception::Refused(refusal.clone())).await?;
+            Err(HandshakeError::WeRefused(refusal))
+        }
+    }
+}
+
+/// Tells a guest what is known of it.
+pub(crate) async fn answer_guest(connection: &mut Connection, reception: &Reception) -> Result<(), HandshakeError> {
+    send(connection, Kind::Answer, encode(reception)).await
+}
+
+/// Asks the member `to`, which listens at `address`, whether this node is a member.
+pub(crate) async fn knock(
+    network: &dyn PeerNetwork,
+    cluster: &str,
+    (from, incarnation): (&NodeName, Incarnation),
+    (to, address): (&NodeName, &str),
+) -> Result<Reception, HandshakeError> {
+    let broken = |error: std::io::Error| HandshakeError::Broken(format!("{address}: {error}"));
+    let knock = Knock {
+        magic: MAGIC,
+        protocol: PROTOCOL,
+        cluster: cluster.to_owned(),
+        from: from.clone(),
+        to: to.clone(),
+        incarnation,
+    };
+    let limit = tokio::time::timeout(KNOCK_LIMIT, async {
+        let stream = network.connect(address).await.map_err(broken)?;
+        let mut connection = Framed::new(stream, codec());
+        send(&mut connection, Kind::Knock, encode(&knock)).await?;
+        let frame = receive(&mut connection).await?;
+        match decode(&frame.body).map_err(|error| HandshakeError::Broken(error.to_string()))? {
+            Reception::Refused(refusal) => Err(HandshakeError::TheyRefused(refusal)),
+            reception => Ok(reception),
+        }
+    });
+    limit.await.unwrap_or_else(|_| Err(HandshakeError::Broken(format!("{address}: no answer"))))
 }
 
 /// Sends one frame outside of any request.
@@ -325,8 +298,13 @@ mod tests {
     use crate::environment::Environment;
     use crate::options::PeerListen;
 
+    fn name(id: u64) -> NodeName {
+        NodeName::new(format!("node-{id}")).unwrap()
+    }
+
     fn registry(cluster: &str, node: u64, incarnation: Incarnation) -> Registry {
-        Registry::new(cluster, node, incarnation, [1, 2].into_iter())
+        let names = [name(1), name(2)];
+        Registry::new(cluster, (node, &name(node)), incarnation, (1..).zip(&names))
     }
 
     /// Connects `from` to `to`, as to node `meant`: what each of the two came to.
@@ -341,9 +319,13 @@ mod tests {
         let mut listener = network.listen(&PeerListen::Bound(socket)).await.unwrap();
         let accepting = async {
             let stream = listener.accept().await.unwrap();
-            accept(to, stream).await.map(|(peer, ..)| peer)
+            match accept(to, stream).await? {
+                Arrival::Peer { node, .. } => Ok(node),
+                Arrival::Guest { .. } => panic!("nobody knocked"),
+            }
         };
-        let addresses = AddressBook::new(network.clone(), [(meant, address)].into());
+        let addresses = AddressBook::new(network.clone());
+        addresses.note(meant, address);
         let connecting = async { connect(from, meant, &addresses, Purpose::Requests).await.map(drop) };
         tokio::join!(connecting, accepting)
     }
@@ -370,7 +352,7 @@ mod tests {
         let one = registry("c", 1, 11);
         let cases = [
             (registry("d", 2, 22), 2, Refusal::WrongCluster { ours: "d".to_owned(), theirs: "c".to_owned() }),
-            (registry("c", 1, 22), 2, Refusal::WrongNode { ours: 1, meant: 2 }),
+            (registry("c", 1, 22), 2, Refusal::WrongNode { ours: "node 1".to_owned(), meant: "node 2".to_owned() }),
         ];
         for (other, meant, expected) in cases {
             let (connected, accepted) = meet(&one, &other, meant).await;
@@ -379,8 +361,8 @@ mod tests {
         }
         let stranger = registry("c", 9, 99);
         let (connected, accepted) = meet(&stranger, &one, 1).await;
-        assert_eq!(refusal(connected), Refusal::UnknownNode { node: 9 });
-        assert_eq!(refusal(accepted), Refusal::UnknownNode { node: 9 });
+        assert_eq!(refusal(connected), Refusal::UnknownNode { node: 9, name: name(9) });
+        assert_eq!(refusal(accepted), Refusal::UnknownNode { node: 9, name: name(9) });
     }
 
     #[tokio::test]
@@ -388,16 +370,11 @@ mod tests {
         let (one, two) = (registry("c", 1, 11), registry("c", 2, 22));
         meet(&one, &two, 2).await.0.unwrap();
         let wiped = registry("c", 2, 23);
-        let changed = Refusal::IncarnationChanged { node: 2, known: 22, found: 23 };
+        let changed = Refusal::IncarnationChanged { node: 2, name: name(2), known: 22, found: 23 };
         let (_, accepted) = meet(&wiped, &one, 1).await;
         assert_eq!(refusal(accepted), changed);
         let (connected, _) = meet(&one, &wiped, 2).await;
         assert_eq!(refusal(connected), changed);
-        // What is committed outranks what was seen, and a member without a record stays as it was seen.
-        one.learn_committed([(1, None), (2, Some(23))].into_iter());
-        meet(&one, &wiped, 2).await.0.unwrap();
-        one.learn_committed([(2, None)].into_iter());
-        assert_eq!(one.incarnation_of(2), Some(23));
     }
 
     #[tokio::test]
@@ -408,15 +385,53 @@ mod tests {
         let seven = format!("{:032x}", 7);
         assert!(matches!(refusal(connected), Refusal::OtherBase { node: 1, .. }));
         assert!(matches!(refusal(accepted), Refusal::OtherBase { node: 1, found, .. } if found == seven));
-        // One that was not restored is refused as well, unless the cluster has taken it in as it is.
+        // One that was not restored is refused as well.
         let empty = registry("c", 2, 23);
         let (connected, _) = meet(&one, &empty, 2).await;
         assert!(matches!(refusal(connected), Refusal::OtherBase { node: 2, found, .. } if found == "nothing"));
         let (_, accepted) = meet(&empty, &one, 1).await;
         assert!(matches!(refusal(accepted), Refusal::OtherBase { node: 2, .. }));
-        one.learn_committed([(2, Some(23))].into_iter());
-        meet(&empty, &one, 1).await.0.unwrap();
-        meet(&one, &restored(2, 23, 7), 2).await.0.unwrap();
+        meet(&one, &restored(2, 24, 7), 2).await.0.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_node_without_data_is_answered_by_either_kind_of_node() {
+        let network = Environment::default().network;
+        let listen = || {
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            (socket.local_addr().unwrap().to_string(), PeerListen::Bound(socket))
+        };
+        let (one, other) = (registry("c", 1, 11), name(2));
+        let ask = async |meant: &str| {
+            let (address, socket) = listen();
+            let mut listener = network.listen(&socket).await.unwrap();
+            let meant = NodeName::new(meant).unwrap();
+            let knocking = knock(&*network, "c", (&other, 22), (&meant, &address));
+            let answering = async {
+                let stream = listener.accept().await.unwrap();
+                let Arrival::Guest { knock, mut connection } = accept(&one, stream).await.unwrap() else { panic!() };
+                let reception = match knock.check(&one.cluster, &one.name) {
+                    Ok(()) => one.receive(&knock.from, knock.incarnation),
+                    Err(refusal) => Reception::Refused(refusal),
+                };
+                answer_guest(&mut connection, &reception).await.unwrap();
+            };
+            tokio::join!(knocking, answering).0
+        };
+        assert_eq!(ask("node-1").await.unwrap(), Reception::Unformed);
+        let wrong = Refusal::WrongNode { ours: "node-1".to_owned(), meant: "node-9".to_owned() };
+        assert_eq!(refusal(ask("node-9").await), wrong);
+
+        // One that is no member itself turns members away.
+        let (address, socket) = listen();
+        let mut listener = network.listen(&socket).await.unwrap();
+        let accepting = async { accept_guests(&other, listener.accept().await.unwrap()).await.map(drop) };
+        let addresses = AddressBook::new(network.clone());
+        addresses.note(2, address);
+        let connecting = async { connect(&one, 2, &addresses, Purpose::Requests).await.map(drop) };
+        let (connected, accepted) = tokio::join!(connecting, accepting);
+        assert_eq!(refusal(connected), Refusal::NotSeated { name: name(2) });
+        assert_eq!(refusal(accepted), Refusal::NotSeated { name: name(2) });
     }
 
     #[test]

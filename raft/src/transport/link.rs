@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{Frame, Kind};
-use super::handshake::{Connection, HandshakeError, Purpose, Refusal, Registry, connect};
+use super::handshake::{Connection, HandshakeError, Purpose, connect};
+use super::registry::{Refusal, Registry};
 use crate::environment::{PeerNetwork, PeerStream};
 use crate::wire::{PingAnswer, RoomRecord, decode};
 
@@ -182,9 +183,14 @@ pub(crate) struct AddressBook {
 }
 
 impl AddressBook {
-    /// The book with these addresses.
-    pub fn new(network: Arc<dyn PeerNetwork>, addresses: BTreeMap<u64, String>) -> Self {
-        Self { network, addresses: Arc::new(RwLock::new(addresses)) }
+    /// The book with nothing in it.
+    pub fn new(network: Arc<dyn PeerNetwork>) -> Self {
+        Self { network, addresses: Arc::default() }
+    }
+
+    /// Notes where `peer` listens.
+    pub fn note(&self, peer: u64, address: String) {
+        self.addresses.write().insert(peer, address);
     }
 
     /// Where `peer` listens; empty if that is not known.

@@ -39,7 +39,7 @@ const VOTE_LIMIT: Duration = Duration::from_millis(1_000);
 /// Gives openraft its clients.
 pub(crate) struct Network {
     pub links: crate::peers::Links,
-    pub registry: super::handshake::Registry,
+    pub registry: super::registry::Registry,
     pub addresses: AddressBook,
     pub acknowledged: Acknowledged,
 }
@@ -75,8 +75,8 @@ impl Acknowledged {
         let mark = marks.get_mut(&peer).filter(|mark| mark.term == term && mark.index >= prev)?;
         let what = format!(
             "node {peer} has lost log entry {prev}, which it had acknowledged: its disk was damaged or put back to an \
-             older state. It gets nothing more and takes no part. It can only re-join as a new member, and members \
-             cannot be added in this version yet: keep the other nodes running"
+             older state. It gets nothing more and takes no part. Keep the other nodes running, move its data directory \
+             aside, start it again, empty, and run `holdfast member replace` with its name"
         );
         if !std::mem::replace(&mut mark.denied, true) {
             tracing::error!("{what}");
@@ -88,9 +88,9 @@ impl Acknowledged {
 /// openraft's client for one peer.
 pub(crate) struct PeerClient {
     peer: u64,
-    /// None for a node that no link was opened for; every call is refused then.
-    link: Option<Link>,
-    registry: super::handshake::Registry,
+    /// A peer that has just become a member may have no link yet.
+    links: crate::peers::Links,
+    registry: super::registry::Registry,
     addresses: AddressBook,
     acknowledged: Acknowledged,
 }
@@ -101,7 +101,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     async fn new_client(&mut self, target: u64, _node: &PeerNode) -> PeerClient {
         PeerClient {
             peer: target,
-            link: self.links.get(target),
+            links: self.links.clone(),
             registry: self.registry.clone(),
             addresses: self.addresses.clone(),
             acknowledged: self.acknowledged.clone(),
@@ -124,7 +124,9 @@ fn undecodable(error: crate::wire::WireError) -> RpcError {
 
 impl PeerClient {
     fn link(&self) -> Result<Link, RpcError> {
-        self.link.clone().ok_or_else(|| Unreachable::from_string(format!("no link to node {}", self.peer)).into())
+        self.links
+            .get(self.peer)
+            .ok_or_else(|| Unreachable::from_string(format!("no link to node {}", self.peer)).into())
     }
 
     async fn call(&self, kind: Kind, body: Bytes, limit: Duration) -> Result<Bytes, RpcError> {

@@ -14,19 +14,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{Frame, Kind, decode_append};
-use super::handshake::{Connection, Purpose, Registry, accept};
+use super::handshake::{Arrival, Connection, Knock, Purpose, accept, answer_guest};
+use super::registry::{Reception, Registry};
 use super::snapshot;
 use crate::checkpoint;
 use crate::environment::{PeerListener, PeerStream};
 use crate::leader::LeaderDesk;
+use crate::membership::Keeper;
 use crate::peers::Lookout;
 use crate::progress::Progress;
 use crate::state_machine::Replica;
 use crate::succession;
 use crate::types::{AppendResponse, Core, LogId, TransferRequest, VoteRequest, VoteResponse};
 use crate::wire::{
-    AppendAnswer, LeaderGoneAsk, PingAnswer, ProposeAsk, StateHashAsk, TransferAnswer, TransferAsk, VoteAnswer,
-    VoteAsk, WireLogId, decode, encode,
+    AppendAnswer, LeaderGoneAsk, PingAnswer, ProposeAsk, ReplaceAnswer, ReplaceAsk, StateHashAsk, TransferAnswer,
+    TransferAsk, VoteAnswer, VoteAsk, WireLogId, decode, encode,
 };
 
 /// Answers that may wait to be written on one connection.
@@ -41,6 +43,7 @@ pub(crate) struct Server {
     pub core: Core,
     pub desk: LeaderDesk,
     pub lookout: Lookout,
+    pub keeper: Keeper,
     pub storage: Arc<Storage>,
     pub replica: Arc<Replica>,
     pub progress: Progress,
@@ -81,14 +84,35 @@ impl Server {
     async fn serve(self, stream: Box<dyn PeerStream>) {
         match accept(&self.registry, stream).await {
             Err(error) => tracing::warn!(%error, "a connection was turned away"),
-            Ok((peer, Purpose::Snapshot, connection)) => {
+            Ok(Arrival::Guest { knock, mut connection }) => {
+                let reception = self.receive(&knock).await;
+                // It asks again.
+                let _ = answer_guest(&mut connection, &reception).await;
+            }
+            Ok(Arrival::Peer { node: peer, purpose: Purpose::Snapshot, connection }) => {
                 tracing::info!(peer, "receiving a snapshot");
                 snapshot::serve(connection, &self.core, self.storage.snapshots.clone()).await;
             }
-            Ok((peer, Purpose::Requests, connection)) => {
+            Ok(Arrival::Peer { node: peer, purpose: Purpose::Requests, connection }) => {
                 let reason = self.answer_requests(connection).await;
                 tracing::debug!(peer, reason, "a peer's connection ended");
             }
+        }
+    }
+
+    async fn receive(&self, knock: &Knock) -> Reception {
+        if let Err(refusal) = knock.check(&self.registry.cluster, &self.registry.name) {
+            return Reception::Refused(refusal);
+        }
+        match self.registry.receive(&knock.from, knock.incarnation) {
+            // Another node may know better; a leader that a majority follows knows all that is committed.
+            Reception::Expected { .. } if self.desk.read_index().await.is_some() => {
+                match self.registry.receive(&knock.from, knock.incarnation) {
+                    Reception::Expected { node, .. } => Reception::Expected { node, confirmed: true },
+                    otherwise => otherwise,
+                }
+            }
+            reception => reception,
         }
     }
 
@@ -179,8 +203,13 @@ impl Server {
                 let ask: StateHashAsk = decode(&body).map_err(|e| text(&e))?;
                 Ok(encode(&checkpoint::answer(self.replica.hashes(), &self.progress, &ask).await))
             }
+            Kind::Replace => {
+                let ReplaceAsk { name, dry_run } = decode(&body).map_err(|e| text(&e))?;
+                let answer: ReplaceAnswer = self.keeper.replace(&name, dry_run).await;
+                Ok(encode(&answer))
+            }
             Kind::Ping => Ok(encode(&PingAnswer::V1 { room: self.storage.room.level().into() })),
-            Kind::Hello | Kind::SnapshotHead | Kind::SnapshotChunk | Kind::Answer | Kind::Failed => {
+            Kind::Hello | Kind::Knock | Kind::SnapshotHead | Kind::SnapshotChunk | Kind::Answer | Kind::Failed => {
                 Err("this is no request".to_owned())
             }
         }

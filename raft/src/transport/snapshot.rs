@@ -10,8 +10,9 @@ use futures::StreamExt;
 use holdfast_storage::{SnapshotFile, Snapshots};
 
 use super::frame::{Frame, Kind};
-use super::handshake::{Connection, Purpose, Registry, connect, receive, send as send_frame};
+use super::handshake::{Connection, Purpose, connect, receive, send as send_frame};
 use super::link::AddressBook;
+use super::registry::Registry;
 use crate::log_store::blocking;
 use crate::snapshot::load;
 use crate::types::{Core, Snapshot, Vote};

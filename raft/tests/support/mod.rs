@@ -98,16 +98,22 @@ impl TestCluster {
         self.nodes.values()
     }
 
-    /// The leader that all running nodes agree on.
+    /// The leader that all running nodes agree on, by its place in the list of members.
     pub async fn leader(&self) -> u64 {
         let mut found = None;
         eventually("one leader", || {
-            let mut leaders = self.nodes().map(|node| node.status().leader);
+            let mut leaders = self.nodes().map(|node| self.leader_known_to(node));
             found = leaders.next().flatten();
             found.is_some_and(|id| self.nodes.contains_key(&id) && leaders.all(|other| other == Some(id)))
         })
         .await;
         found.unwrap()
+    }
+
+    fn leader_known_to(&self, node: &Handle) -> Option<u64> {
+        let status = node.status();
+        let known = status.members.iter().find(|member| Some(member.id) == status.leader)?;
+        self.members.iter().find(|member| member.name == known.name).map(|member| member.id)
     }
 
     pub async fn follower(&self) -> u64 {

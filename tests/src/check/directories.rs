@@ -32,7 +32,7 @@ pub struct Looked {
 pub fn sound(nodes: &[NodeProcess], cluster: &str) -> Result<Looked> {
     let (mut watch, mut log, mut looked) = (Watch::default(), OneEntryPerIndex::default(), Looked::default());
     for node in nodes {
-        let expected = Expected { cluster: cluster.to_owned(), node: node.id };
+        let expected = Expected { cluster: cluster.to_owned(), name: node.name.to_string() };
         let storage = Storage::open(&node.data(), &expected, &Options::default())
             .with_context(|| format!("the data directory of {}", node.name))?;
         let machine = Machine::load(&*storage.state)?;

@@ -83,7 +83,7 @@ async fn a_new_cluster_goes_on_from_a_backup_that_was_taken_under_load() -> Resu
     let bases = [restore(&new.nodes[0], &file)?, restore(&new.nodes[1], &file)?, restore(&new.nodes[2], &later)?];
     ensure!(bases[0] == bases[1] && bases[0] != bases[2], "{bases:?}");
     let again = new.nodes[0].fails(&["restore", file.to_str().context("a path of text")?])?;
-    ensure!(again.contains("holds the data of node 1 of cluster `restored`"), "{again}");
+    ensure!(again.contains("holds the data of node `node-a` of cluster `restored`"), "{again}");
     for node in &new.nodes {
         node.start()?;
     }

@@ -130,7 +130,7 @@ async fn a_data_directory_of_somebody_else_is_refused() -> Result<()> {
     lone.node.set("HOLDFAST_CLUSTER_ID", "test");
     lone.node.set("HOLDFAST_NODE_NAME", "node-b");
     lone.node.set("HOLDFAST_MEMBERS", "node-a=127.0.0.1:1,node-b=127.0.0.1:2");
-    lone.refused(&["belongs to node 1", "node 2", "Nothing was changed"]).await?;
+    lone.refused(&["belongs to node `node-a`", "`node-b`", "Nothing was changed"]).await?;
 
     // A folder with files of some other program.
     let mut lone = Lone::new()?;

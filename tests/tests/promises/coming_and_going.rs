@@ -2,14 +2,16 @@
 //! order hands over first.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{ReadMode, Write};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::load::Load;
+use holdfast_tests::program::Program;
 use holdfast_tests::wait::{LONG, wait_until};
-use holdfast_tests::{check, work};
+use holdfast_tests::{check, disk, work};
 
 /// Patience with a node that should not answer.
 const SHORT: Duration = Duration::from_secs(3);
@@ -140,4 +142,175 @@ async fn a_node_that_lost_its_disk_is_refused_under_its_old_name() -> Result<()>
     node.wipe()?;
     fs::rename(aside.path().join("data"), node.data())?;
     cluster.finish().await
+}
+
+/// Runs `holdfast member replace` for a node against another one; gives its exit code and what it says in JSON.
+async fn member_replace(
+    cluster: &Cluster,
+    of: usize,
+    asked: usize,
+    flags: &[&str],
+) -> Result<(Option<i32>, serde_json::Value)> {
+    let mut command = Command::new(Program::Holdfast.path()?);
+    command.args(["member", "replace", cluster.nodes[of].name.as_str(), "--url", &cluster.nodes[asked].url, "--json"]);
+    command.args(flags);
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    let said = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{output:?}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok((output.status.code(), said))
+}
+
+/// Waits until the load has gone on for a while.
+async fn goes_on(load: &Load) -> Result<()> {
+    let before = load.written();
+    wait_until("the load goes on", LONG, async || {
+        ensure!(load.written() > before + 50, "{} writes", load.written());
+        Ok(())
+    })
+    .await
+}
+
+/// So small a log that a new member needs a snapshot.
+fn with_a_short_log() -> Setup {
+    Setup::plain().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 400).set("HOLDFAST_RAFT_LOGS_KEPT", 50)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Result<()> {
+    let cluster = with_a_short_log().start().await?;
+    let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
+    let load = Load::start(&urls, 3)?;
+    goes_on(&load).await?;
+    let wiped = cluster.follower().await?;
+    let leader = cluster.leader().await?;
+    let other = 3 - wiped - leader;
+    let name = &cluster.nodes[wiped].name;
+    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    ensure!(code == Some(1) && said["outcome"] == "refused", "it is alive: {code:?} {said}");
+
+    cluster.nodes[wiped].kill()?;
+    cluster.nodes[wiped].wipe()?;
+    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    ensure!(code == Some(1), "nothing waits under its name: {said}");
+    cluster.nodes[wiped].start()?;
+    wait_until("the leader knows that it waits", LONG, async || {
+        let (code, said) = member_replace(&cluster, wiped, other, &["--dry-run"]).await?;
+        ensure!(code == Some(0) && said["outcome"] == "possible", "{code:?} {said}");
+        ensure!(said["replacement"]["old_id"] == wiped as u64 + 1 && said["replacement"]["new_id"] == 4, "{said}");
+        Ok(())
+    })
+    .await?;
+    let ready = cluster.http().get(format!("{}/readyz", cluster.nodes[wiped].url)).send().await?;
+    ensure!(ready.status() == 503, "a node that is no member takes traffic");
+    let outside = cluster.view(wiped).await?.outside.context("it says that it takes no part")?;
+    ensure!(outside.contains("holdfast member replace"), "{outside}");
+    let waiting = cluster.view(other).await?.replacements;
+    ensure!(waiting.len() == 1 && waiting[0].name == *name, "{waiting:?}");
+
+    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
+    goes_on(&load).await?;
+    cluster.whole().await?;
+    let members = cluster.view(other).await?.members;
+    let member = members.iter().find(|member| member.member.name == *name).context("it is a member")?;
+    ensure!(member.member.id == 4, "{member:?}");
+
+    // It is a full member: after a restart, and with the old leader gone, it makes the majority.
+    cluster.nodes[wiped].kill()?;
+    cluster.nodes[wiped].start()?;
+    cluster.whole().await?;
+    cluster.nodes[leader].kill()?;
+    goes_on(&load).await?;
+    cluster.nodes[leader].start()?;
+    cluster.whole().await?;
+    println!("replaced under load: {:?}", load.stop(&cluster.any()?).await?.report);
+    println!("on the disks: {:?}", cluster.finish_on_disk().await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_auto_replace_a_leader_that_lost_its_disk_comes_back_by_itself() -> Result<()> {
+    let cluster = with_a_short_log().set("HOLDFAST_AUTO_REPLACE", true).start().await?;
+    let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
+    let load = Load::start(&urls, 3)?;
+    for id in [4, 5] {
+        goes_on(&load).await?;
+        let wiped = cluster.leader().await?;
+        cluster.nodes[wiped].kill()?;
+        cluster.nodes[wiped].wipe()?;
+        cluster.nodes[wiped].start()?;
+        let asked = (wiped + 1) % 3;
+        wait_until("it is a member under another id", LONG, async || {
+            let view = cluster.view(asked).await?;
+            ensure!(view.replacements.is_empty(), "{:?}", view.replacements);
+            ensure!(view.members.iter().any(|member| member.member.id == id), "{:?}", view.members);
+            Ok(())
+        })
+        .await?;
+        cluster.whole().await?;
+    }
+    goes_on(&load).await?;
+    println!("two leaders replaced under load: {:?}", load.stop(&cluster.any()?).await?.report);
+    println!("on the disks: {:?}", cluster.finish_on_disk().await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_damaged_data_is_rebuilt_from_its_peers_under_load() -> Result<()> {
+    let cluster = with_a_short_log().start().await?;
+    let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
+    let load = Load::start(&urls, 3)?;
+    goes_on(&load).await?;
+    let damaged = cluster.follower().await?;
+    let node = &cluster.nodes[damaged];
+    ensure!(node.stop(LONG).await?.success(), "a stop in good order");
+    let (file, place) = disk::middle_of_the_log(&node.data())?;
+    disk::flip(&file, place)?;
+
+    // It refuses to start, and says what to do.
+    let said = node.log_text().len();
+    node.start()?;
+    let status = node.ended(LONG).await?;
+    ensure!(!status.success(), "it serves damaged data");
+    let words = node.log_text().split_off(said);
+    for wanted in ["damaged at byte", "directory aside", "`holdfast member replace"] {
+        ensure!(words.contains(wanted), "no word of {wanted:?} in:\n{words}");
+    }
+
+    // Just that is done.
+    let aside = tempfile::tempdir()?;
+    fs::rename(node.data(), aside.path().join("data"))?;
+    node.start()?;
+    wait_until("it can be replaced", LONG, async || {
+        let (code, said) = member_replace(&cluster, damaged, (damaged + 1) % 3, &["--dry-run"]).await?;
+        ensure!(code == Some(0), "{said}");
+        Ok(())
+    })
+    .await?;
+    let (code, said) = member_replace(&cluster, damaged, (damaged + 1) % 3, &[]).await?;
+    ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
+    goes_on(&load).await?;
+    cluster.whole().await?;
+    println!("rebuilt under load: {:?}", load.stop(&cluster.any()?).await?.report);
+
+    // The damaged directory is of no use any more, and cannot do harm.
+    node.kill()?;
+    fs::rename(node.data(), aside.path().join("new"))?;
+    fs::rename(aside.path().join("data"), node.data())?;
+    disk::flip(&file, place)?;
+    let said = node.log_text().len();
+    node.start()?;
+    wait_until("it hears that it was replaced", LONG, async || {
+        let log = node.log_text().split_off(said);
+        ensure!(log.contains("was replaced"), "no word of it yet");
+        Ok(())
+    })
+    .await?;
+    node.kill()?;
+    node.wipe()?;
+    fs::rename(aside.path().join("new"), node.data())?;
+    let looked = cluster.finish_on_disk().await?;
+    println!("on the disks: {looked:?}");
+    ensure!(looked.states_compared > 0, "no two states were compared: {looked:?}");
+    Ok(())
 }

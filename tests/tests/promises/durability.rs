@@ -1,9 +1,6 @@
 //! Section 10: kill -9 of anything at any time loses nothing that was acknowledged; damage is noticed and never
 //! served. Cases 19 and 24.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result, ensure};
 use holdfast_client::Write;
 use holdfast_tests::cluster::Setup;
@@ -49,19 +46,6 @@ async fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_ten_times() -> R
     Ok(())
 }
 
-/// The newest segment of a node's log, and how far it is written.
-fn segment(data: &Path) -> Result<(PathBuf, usize)> {
-    let mut segments: Vec<PathBuf> = disk::files(data)?.into_iter().filter(|path| is_segment(path)).collect();
-    segments.sort();
-    let last = segments.pop().with_context(|| format!("no segment in {}", data.display()))?;
-    let end = fs::read(&last)?.iter().rposition(|byte| *byte != 0).context("an empty segment")?;
-    Ok((last, end))
-}
-
-fn is_segment(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "log")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_byte_in_the_log_stops_the_node_with_a_sentence_and_the_others_go_on() -> Result<()> {
     let cluster = Setup::plain().start().await?;
@@ -75,10 +59,8 @@ async fn a_flipped_byte_in_the_log_stops_the_node_with_a_sentence_and_the_others
     let node = &cluster.nodes[damaged];
     ensure!(node.stop(LONG).await?.success(), "a stop in good order");
 
-    let (file, end) = segment(&node.data())?;
-    let mut bytes = fs::read(&file)?;
-    bytes[end / 2] ^= 0x40;
-    fs::write(&file, &bytes)?;
+    let (file, place) = disk::middle_of_the_log(&node.data())?;
+    disk::flip(&file, place)?;
     let before = disk::picture(&node.data())?;
 
     // It refuses to start, and says which file, what is wrong, and what to do.
@@ -99,7 +81,6 @@ async fn a_flipped_byte_in_the_log_stops_the_node_with_a_sentence_and_the_others
     ensure!(history.len() == 52, "{} events", history.len());
 
     // With the byte back, it is the node that it was.
-    bytes[end / 2] ^= 0x40;
-    fs::write(&file, &bytes)?;
+    disk::flip(&file, place)?;
     cluster.finish().await
 }

@@ -70,7 +70,7 @@ fn node(folder: &Path) -> Result<NodeProcess> {
 
 /// Index and hash of a stopped node's state.
 fn state_of(data: &Path) -> Result<(u64, String)> {
-    let expected = Expected { cluster: CLUSTER.to_owned(), node: 1 };
+    let expected = Expected { cluster: CLUSTER.to_owned(), name: NODE.to_owned() };
     let mut options = holdfast_storage::Options::default();
     options.state.machine_version = STATE_VERSION.into();
     let storage = Storage::open(data, &expected, &options)?;
