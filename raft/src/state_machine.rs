@@ -239,7 +239,11 @@ impl StateMachine {
         if replica.storage.state.is_full() {
             // Before the machine is locked: sled may have to wait for space on the disk, and reads must not.
             let replica = replica.clone();
-            blocking(move || Ok(replica.storage.state.wait_for_sled())).await?;
+            blocking(move || {
+                replica.storage.state.wait_for_sled();
+                Ok(())
+            })
+            .await?;
         }
         if bytes <= INLINE_BYTES {
             return replica.apply(piece);
