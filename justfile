@@ -21,6 +21,16 @@ test:
 simulate *ARGS:
     cargo run -p holdfast-simulation -- {{ ARGS }}
 
+# faults dealt out by a seed under load, on three processes: `just chaos 200`, and again with `just chaos 200 SEED`
+chaos steps="100" seed=`date +%s`:
+    HOLDFAST_CHAOS_STEPS={{ steps }} HOLDFAST_CHAOS_SEED={{ seed }} \
+      cargo test -p holdfast-tests --test promises chaos::nothing_acknowledged -- --nocapture
+
+# the same on three containers (needs a Docker engine)
+chaos-containers steps="50" seed=`date +%s`: image
+    HOLDFAST_COMPOSE_TEST=1 HOLDFAST_CHAOS_STEPS={{ steps }} HOLDFAST_CHAOS_SEED={{ seed }} \
+      cargo test -p holdfast-tests --test compose nothing_acknowledged -- --nocapture
+
 # three containers, the owner killed while its rows are claimed (needs a Docker engine)
 test-compose: image
     HOLDFAST_COMPOSE_TEST=1 cargo test -p holdfast-tests --test compose -- --nocapture

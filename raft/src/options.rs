@@ -108,7 +108,7 @@ pub struct Compaction {
     /// Entries that are kept although a snapshot covers them, so that a follower that was away for a
     /// while needs no snapshot. More than is written while a snapshot is sent; never 0.
     pub keep: u64,
-    /// A follower further behind than this gets a snapshot.
+    /// A learner that is further behind than this has not caught up. (Who gets a snapshot is decided by what is kept.)
     pub lag_max: u64,
     /// Bytes of log after which a new snapshot is taken, however few entries they are; more when the last snapshot is
     /// larger than that. Never more than an eighth of the disk, otherwise.

@@ -23,6 +23,7 @@ use crate::program::Program;
 use crate::small_disk::SmallDisk;
 use crate::turn::{self, Turn};
 use crate::wait::{LONG, wait_until};
+use crate::wall_clock::WallClock;
 
 /// The names of the nodes, in the order of their Raft ids.
 pub const NAMES: [&str; 3] = ["node-a", "node-b", "node-c"];
@@ -39,6 +40,7 @@ pub struct Setup {
     program: Program,
     proxied: bool,
     alone: bool,
+    clocks: bool,
     disk_bytes: Option<u64>,
     settings: Vec<(String, String)>,
 }
@@ -52,6 +54,8 @@ pub struct Cluster {
     pub nodes: Vec<NodeProcess>,
     /// Their disks, in a cluster that was set up with small ones.
     pub disks: Vec<SmallDisk>,
+    /// Their wall clocks, in a cluster that was set up with some that can be stepped.
+    pub clocks: Vec<WallClock>,
     clients: Vec<Client>,
     links: Option<Links>,
     http: reqwest::Client,
@@ -63,7 +67,14 @@ pub struct Cluster {
 impl Setup {
     /// Plain nodes, as users start them.
     pub fn plain() -> Self {
-        Self { program: Program::Holdfast, proxied: false, alone: false, disk_bytes: None, settings: Vec::new() }
+        Self {
+            program: Program::Holdfast,
+            proxied: false,
+            alone: false,
+            clocks: false,
+            disk_bytes: None,
+            settings: Vec::new(),
+        }
     }
 
     /// Nodes with an engine inside; see `bin/engine-node.rs`.
@@ -87,6 +98,12 @@ impl Setup {
     #[must_use]
     pub fn on_small_disks(self, bytes: u64) -> Self {
         Self { disk_bytes: Some(bytes), ..self }
+    }
+
+    /// Each node has a wall clock that the story can step (see [`crate::wall_clock`]).
+    #[must_use]
+    pub fn with_clocks(self) -> Self {
+        Self { clocks: true, ..self }
     }
 
     /// A setting of all nodes, by its environment variable.
@@ -127,7 +144,7 @@ impl Setup {
         let members: Vec<String> =
             NAMES.iter().zip(1..).map(|(name, id)| format!("{name}=127.0.0.1:{}", reached_at(id))).collect();
 
-        let (mut nodes, mut clients, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut nodes, mut clients, mut disks, mut clocks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (name, id) in NAMES.into_iter().zip(1..) {
             let http = free_port()?;
             let own = [
@@ -140,6 +157,11 @@ impl Setup {
             ];
             let mut environment: BTreeMap<String, String> = own.map(|(key, value)| (key.to_owned(), value)).into();
             environment.extend(self.settings.iter().cloned());
+            if self.clocks {
+                let clock = WallClock::new(folder.path().join(format!("{name}.clock")))?;
+                environment.extend(clock.environment()?);
+                clocks.push(clock);
+            }
             let node =
                 NodeProcess::new(NodeName::new(name)?, id, http, folder.path().join(name), self.program, environment)?;
             if let Some(bytes) = self.disk_bytes {
@@ -150,7 +172,7 @@ impl Setup {
         }
         let http = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
         let workers = Vec::new();
-        Ok(Cluster { workers, nodes, disks, clients, links, http, finished: false, folder, _turn: turn })
+        Ok(Cluster { workers, nodes, disks, clocks, clients, links, http, finished: false, folder, _turn: turn })
     }
 }
 

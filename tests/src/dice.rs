@@ -21,6 +21,35 @@ impl Dice {
     }
 }
 
+/// Kinds of faults that are dealt out in an order of the dice, again and again: a run as long as there are kinds has had
+/// every one.
+#[derive(Debug)]
+pub struct Deck<T> {
+    kinds: Vec<T>,
+    dealt: usize,
+}
+
+impl<T: Copy> Deck<T> {
+    /// Of these kinds.
+    pub fn of(kinds: &[T]) -> Self {
+        Self { kinds: kinds.to_vec(), dealt: 0 }
+    }
+
+    /// The kinds.
+    pub fn kinds(&self) -> &[T] {
+        &self.kinds
+    }
+
+    /// The next one.
+    pub fn deal(&mut self, dice: &mut Dice) -> T {
+        let place = self.dealt % self.kinds.len();
+        let drawn = place + dice.roll(self.kinds.len() - place);
+        self.kinds.swap(place, drawn);
+        self.dealt += 1;
+        self.kinds[place]
+    }
+}
+
 /// The seed of a run and how many faults it has: `HOLDFAST_CHAOS_SEED` and `HOLDFAST_CHAOS_STEPS`, or these.
 ///
 /// # Errors

@@ -38,6 +38,7 @@ pub mod stream;
 pub mod troupe;
 pub mod turn;
 pub mod wait;
+pub mod wall_clock;
 pub mod work;
 
 /// The README, so that its Rust examples are compiled with the tests.

@@ -1,5 +1,5 @@
 //! The links between nodes, through a small TCP proxy in front of each node's peer port. A test cuts them,
-//! lets them fall silent, one way or both ways, and mends them.
+//! slows them down, lets them fall silent, one way or both ways, and mends them.
 //!
 //! A node's peers all connect to one proxy. Who connects is read from the first frame, which carries the
 //! ids of both ends.
@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,10 +23,18 @@ pub enum Flow {
     /// As they come.
     #[default]
     Open,
+    /// A piece at a time, of 64 KiB at most, and each takes this long.
+    Slow(Duration),
     /// Not at all, and nobody is told: what was sent arrives after the link is mended.
     Silent,
     /// The connections are closed, and so is every new one.
     Closed,
+}
+
+impl Flow {
+    fn passes(self) -> bool {
+        matches!(self, Self::Open | Self::Slow(_))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -82,15 +91,20 @@ impl Links {
         });
     }
 
+    /// Sets the flow from all others to a node.
+    pub fn set_into(&self, node: u64, flow: Flow) {
+        self.fronts.keys().filter(|other| **other != node).for_each(|other| self.set(*other, node, flow));
+    }
+
+    /// Sets the flow from a node to all others.
+    pub fn set_out_of(&self, node: u64, flow: Flow) {
+        self.fronts.keys().filter(|other| **other != node).for_each(|other| self.set(node, *other, flow));
+    }
+
     /// Sets the flow between a node and all others, both ways.
     pub fn set_around(&self, node: u64, flow: Flow) {
-        let others = self.fronts.keys().filter(|other| **other != node);
-        self.plan.send_modify(|plan| {
-            for other in others {
-                plan.flows.insert((node, *other), flow);
-                plan.flows.insert((*other, node), flow);
-            }
-        });
+        self.set_into(node, flow);
+        self.set_out_of(node, flow);
     }
 
     /// Breaks the connections between two nodes once; they may connect again at once.
@@ -142,7 +156,7 @@ async fn carry(mut incoming: TcpStream, node: u64, port: u16, plan: watch::Recei
 
 /// Connects to the node itself, once something may flow to it.
 async fn reach(from: u64, node: u64, port: u16, mut plan: watch::Receiver<Plan>) -> Result<TcpStream> {
-    plan.wait_for(|plan| plan.flow(from, node) == Flow::Open).await?;
+    plan.wait_for(|plan| plan.flow(from, node).passes()).await?;
     let outgoing = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).await?;
     outgoing.set_nodelay(true)?;
     Ok(outgoing)
@@ -170,7 +184,10 @@ async fn pump(
         if count == 0 {
             return Ok(());
         }
-        plan.wait_for(|plan| plan.flow(source, target) == Flow::Open).await?;
+        let flow = plan.wait_for(|plan| plan.flow(source, target).passes()).await?.flow(source, target);
+        if let Flow::Slow(delay) = flow {
+            tokio::time::sleep(delay).await;
+        }
         to.write_all(&buffer[..count]).await?;
     }
 }

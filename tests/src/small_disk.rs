@@ -82,6 +82,15 @@ impl Drop for SmallDisk {
     }
 }
 
+/// True if file systems can be mounted here, without a namespace.
+///
+/// # Errors
+/// When there is no place to try it.
+pub fn can_mount() -> Result<bool> {
+    let scratch = tempfile::tempdir()?;
+    Ok(SmallDisk::mount(&scratch.path().join("probe"), 1 << 20).is_ok())
+}
+
 /// True if the story `test` was told elsewhere, or cannot be told on this machine; false if it is to be told here.
 ///
 /// # Errors

@@ -77,6 +77,7 @@ async fn receive_and_install(connection: &mut Connection, core: &Core, snapshots
         return Err(io::Error::other("a snapshot has to begin with its head"));
     }
     let head: SnapshotHead = decode(&frame.body).map_err(io::Error::other)?;
+    tracing::info!(bytes = head.length, "a snapshot comes");
     let stored = receive_file(connection, head.length, snapshots).await?;
     let snapshot = load(stored)?;
     let installed = core.install_full_snapshot(head.vote.into(), snapshot).await;

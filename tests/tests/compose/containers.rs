@@ -53,6 +53,37 @@ impl Containers {
         self.all("start", nodes)
     }
 
+    /// SIGSTOP, in effect: the container keeps its connections and does nothing.
+    pub fn pause(&self, node: &str) -> Result<()> {
+        self.all("pause", &[node])
+    }
+
+    /// Lets a paused container go on.
+    pub fn go_on(&self, node: &str) -> Result<()> {
+        self.all("unpause", &[node])
+    }
+
+    /// Has the node end by itself, and starts it again.
+    pub fn restart(&self, node: &str) -> Result<()> {
+        let container = self.container(node)?;
+        docker(&["restart", "--time", "30", &container]).map(drop)
+    }
+
+    /// Takes the container out of the project's network: nobody reaches it, nor it anybody.
+    pub fn disconnect(&self, node: &str) -> Result<()> {
+        docker(&["network", "disconnect", &self.network(), &self.container(node)?]).map(drop)
+    }
+
+    /// Puts it back, under the name by which its peers look for it.
+    pub fn connect(&self, node: &str) -> Result<()> {
+        docker(&["network", "connect", "--alias", node, &self.network(), &self.container(node)?]).map(drop)
+    }
+
+    /// As compose calls the network of the file.
+    fn network(&self) -> String {
+        format!("{}_cluster", self.project)
+    }
+
     fn all(&self, command: &str, nodes: &[&str]) -> Result<()> {
         let containers = nodes.iter().map(|node| self.container(node)).collect::<Result<Vec<_>>>()?;
         let mut arguments = vec![command];

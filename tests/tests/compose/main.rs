@@ -1,5 +1,6 @@
 //! Three containers, as `docker-compose.yml` describes them, lose the owner of claimed work, then their leader, then
-//! all three at once. Nothing that was acknowledged may be missing afterwards, and nothing may have happened twice.
+//! all three at once. Nothing that was acknowledged may be missing afterwards, and nothing may have happened twice. In
+//! another story a seed says what happens to them.
 //!
 //! Needs a Docker engine and the image `holdfast:dev` (`scripts/image-offline.sh`), so it runs only when asked for:
 //! `HOLDFAST_COMPOSE_TEST=1 cargo test -p holdfast-tests --test compose -- --nocapture`.
@@ -7,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod audit;
+mod chaos;
 mod containers;
 mod work;
 
@@ -16,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 use containers::{Containers, NODES, engine_runs};
 use holdfast_client::{Client, Directory, ReadMode};
 use holdfast_machine::{Liveness, NodeName, ShardEntry};
+use holdfast_tests::turn;
 use holdfast_tests::wait::{LONG, wait_until};
 use work::Book;
 
@@ -24,18 +27,41 @@ const STEADY_LEASE_MS: u64 = 600_000;
 /// This worker takes rows and is never heard of in time.
 const LOST_LEASE_MS: u64 = 2_000;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn acknowledged_work_survives_the_loss_of_containers() {
+/// True if the stories are told here; one after the other, as each has three containers.
+fn told() -> bool {
     if std::env::var("HOLDFAST_COMPOSE_TEST").as_deref() != Ok("1") {
-        return println!("SKIPPED: HOLDFAST_COMPOSE_TEST=1 is not set");
+        println!("SKIPPED: HOLDFAST_COMPOSE_TEST=1 is not set");
+        return false;
     }
     if !engine_runs() {
-        return println!("SKIPPED: no Docker engine answers");
+        println!("SKIPPED: no Docker engine answers");
+        return false;
     }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_work_survives_the_loss_of_containers() {
+    if !told() {
+        return;
+    }
+    let _turn = turn::alone().await.unwrap();
     // Its Drop takes everything down, also when the story panics.
     let containers = Containers::up().unwrap();
     let mut story = Story::new(&containers).unwrap();
     if let Err(error) = story.tell().await {
+        panic!("{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_whatever_happens_to_containers() {
+    if !told() {
+        return;
+    }
+    let _turn = turn::alone().await.unwrap();
+    let containers = Containers::up().unwrap();
+    if let Err(error) = chaos::tell(&containers).await {
         panic!("{error:?}");
     }
 }

@@ -4,6 +4,8 @@
 //!
 //! `HOLDFAST_CHAOS_SEED` repeats a run, `HOLDFAST_CHAOS_STEPS` makes it longer.
 
+mod faults;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -11,78 +13,43 @@ use holdfast_checkers::coverage::Coverage;
 use holdfast_tests::check;
 use holdfast_tests::check::events::Subscriber;
 use holdfast_tests::check::lookout::Lookout;
-use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::cluster::Setup;
 use holdfast_tests::dice::{Dice, seed_and_steps};
-use holdfast_tests::links::Flow;
 use holdfast_tests::load::{self, Load};
-use holdfast_tests::process::NodeProcess;
+use holdfast_tests::small_disk::can_mount;
 use holdfast_tests::wait::{LONG, wait_until};
+use holdfast_tests::wall_clock::WallClock;
+
+use faults::{Breaker, DISK, Fault, LOGS_KEPT, SNAPSHOT_AFTER};
 
 /// The run that everybody makes; other seeds are drawn by hand.
 const SEED: u64 = 2;
-/// Faults in a run of the suite.
-const STEPS: u64 = 12;
+/// Faults in a run of the suite: one of each kind.
+const STEPS: u64 = 17;
 /// Acknowledged writes that each step waits for, so that the faults meet work.
-const WRITES_A_STEP: u64 = 15;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Kill,
-    KillAll,
-    Pause,
-    Cut(Flow),
-    Deaf,
-    Mute,
-    Blip,
-}
-
-const FAULTS: [Fault; 8] = [
-    Fault::Kill,
-    Fault::KillAll,
-    Fault::Pause,
-    Fault::Cut(Flow::Closed),
-    Fault::Cut(Flow::Silent),
-    Fault::Deaf,
-    Fault::Mute,
-    Fault::Blip,
-];
-
-/// Does the damage, lets it last, and mends it.
-async fn strike(cluster: &Cluster, fault: Fault, node: usize, lasts: Duration) -> Result<()> {
-    let (victim, links) = (&cluster.nodes[node], cluster.links()?);
-    let others = || (1..=3).filter(|id| *id != victim.id);
-    match fault {
-        Fault::Kill => victim.kill()?,
-        Fault::KillAll => cluster.nodes.iter().try_for_each(|node| node.kill())?,
-        Fault::Pause => victim.pause()?,
-        Fault::Cut(flow) => links.set_around(victim.id, flow),
-        Fault::Deaf => others().for_each(|other| links.set(other, victim.id, Flow::Silent)),
-        Fault::Mute => others().for_each(|other| links.set(victim.id, other, Flow::Silent)),
-        Fault::Blip => others().for_each(|other| links.break_once(victim.id, other)),
-    }
-    tokio::time::sleep(lasts).await;
-    match fault {
-        Fault::Kill => victim.start(),
-        Fault::KillAll => cluster.nodes.iter().try_for_each(|node| node.start()),
-        Fault::Pause => victim.go_on(),
-        Fault::Cut(_) | Fault::Deaf | Fault::Mute | Fault::Blip => {
-            links.mend();
-            Ok(())
-        }
-    }
-}
+const WRITES_A_STEP: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> Result<()> {
     let (seed, steps) = seed_and_steps(SEED, STEPS)?;
     let mut dice = Dice::of(seed);
-    let cluster = Setup::plain()
+    let mut setup = Setup::plain()
         .with_links()
         .alone()
-        .set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 40)
-        .set("HOLDFAST_RAFT_LOGS_KEPT", 5)
-        .start()
-        .await?;
+        .set("HOLDFAST_RAFT_SNAPSHOT_AFTER", SNAPSHOT_AFTER)
+        .set("HOLDFAST_RAFT_LOGS_KEPT", LOGS_KEPT);
+    if can_mount()? {
+        setup = setup.on_small_disks(DISK);
+    } else {
+        println!("no file system can be mounted here: no disk fills up");
+    }
+    if WallClock::can_step() {
+        setup = setup.with_clocks();
+    } else {
+        println!("libfaketime is not installed: no clock is stepped");
+    }
+    let cluster = setup.start().await?;
+    let mut deck = faults::deck(&cluster);
     let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
     let subscribers = (0..2).map(|first| {
         let mut urls = urls.clone();
@@ -101,7 +68,7 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
             Ok(())
         })
         .await?;
-        let fault = FAULTS[dice.roll(FAULTS.len())];
+        let fault = deck.deal(&mut dice);
         let leader = cluster.leader_as_known_by(dice.roll(3)).await?;
         // Leaders are where it hurts: every other time it is one.
         let node = if dice.roll(2) == 0 { leader } else { dice.roll(3) };
@@ -115,10 +82,12 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
         coverage.add("writes under way at a fault", under_way);
         let hits_leader = node == leader || fault == Fault::KillAll;
         coverage.add("faults of a leader in the middle of a write", u64::from(hits_leader && under_way > 0));
-        strike(&cluster, fault, node, lasts).await?;
+        let struck = Breaker { cluster: &cluster, load: &load }.strike(fault, node, lasts).await;
+        struck.with_context(|| format!("seed {seed}, step {step}: {fault:?}"))?;
     }
     cluster.whole().await?;
     let client = cluster.any()?;
+    coverage.add("seconds that the log is ahead", faults::set_right(&cluster, &client).await?);
     let repeat = || format!("seed {seed}, {steps} steps; so far: {coverage}");
     let judged = load.stop(&client).await.with_context(repeat)?;
     load::drain(&client, &judged.workflows).await.with_context(repeat)?;
@@ -133,20 +102,20 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
     coverage.add_calls(&judged.calls);
     coverage.add("events traced to a call", judged.report.events as u64);
     coverage.add("histories and rows with an order", judged.ordered.0 as u64);
-    let installed = |node: &NodeProcess| node.log_text().matches("a snapshot was installed").count() as u64;
-    coverage.add("snapshots installed", cluster.nodes.iter().map(installed).sum());
+    let said = |what| cluster.nodes.iter().map(|node| node.log_text().matches(what).count() as u64).sum::<u64>();
+    let (begun, installed) = (said("a snapshot comes"), said("a snapshot was installed"));
+    coverage.add("snapshots installed", installed);
+    coverage.add("snapshots broken off", begun.saturating_sub(installed));
     let looked = cluster.finish_on_disk().await?;
     coverage.add("states compared on disk", looked.states_compared);
     coverage.add("entries compared on disk", looked.entries);
     println!("seed {seed}, {steps} steps: {coverage}");
+    let kinds: Vec<String> = deck.kinds().iter().map(|fault| format!("{fault:?}")).collect();
+    let mut wanted = vec!["writes under way at a fault", "calls ok"];
     // A short run may miss a leader by chance.
-    let wanted = [
-        "writes under way at a fault",
-        "calls ok",
-        "faults of a leader in the middle of a write",
-        "adoptions",
-        "elections",
-    ];
-    let wanted = if steps < 8 { &wanted[..2] } else { &wanted[..] };
-    coverage.met(wanted).map_err(|nothing| anyhow!("seed {seed}: {nothing}"))
+    if steps >= kinds.len() as u64 {
+        wanted.extend(["faults of a leader in the middle of a write", "adoptions", "elections", "snapshots installed"]);
+        wanted.extend(kinds.iter().map(String::as_str));
+    }
+    coverage.met(&wanted).map_err(|nothing| anyhow!("seed {seed}: {nothing}"))
 }
