@@ -1,17 +1,20 @@
-//! Bounds the log in bytes; openraft counts entries only, and an entry has between a few bytes and many megabytes.
+//! Shortens the log, by entries and by bytes: an entry has between a few bytes and many megabytes.
 //!
-//! A snapshot is due once the log behind the last one has the bytes that are allowed, or as many as that snapshot has: so
-//! a large state is not written out over and over for little. What a snapshot covers is kept up to a number of bytes.
+//! openraft takes a snapshot after so many entries; one is due as well once the log behind the last one has the bytes that
+//! are allowed, or as many as that snapshot has: so a large state is not written out over and over for little. What a
+//! snapshot covers is kept up to a number of entries and of bytes, and for as long as a peer that is being sent a snapshot
+//! will need what comes behind that. openraft knows nothing of the latter, so it purges nothing by itself.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_storage::Storage;
+use holdfast_storage::{RoomLevel, Storage};
 use openraft::async_runtime::WatchReceiver;
 
 use crate::log_store::blocking;
 use crate::options::Compaction;
+use crate::transfers::Transfers;
 use crate::types::Core;
 
 /// How often the log is looked at.
@@ -21,7 +24,7 @@ const SNAPSHOT_PART: u64 = 8;
 const KEPT_PART: u64 = 16;
 
 /// Takes snapshots and shortens the log by its bytes, until the node stops.
-pub(crate) async fn bound_bytes(core: Core, storage: Arc<Storage>, limits: Compaction) {
+pub(crate) async fn shorten_log(core: Core, storage: Arc<Storage>, transfers: Transfers, limits: Compaction) {
     let snapshot_bytes = storage.room.part(limits.snapshot_bytes, SNAPSHOT_PART);
     let kept_bytes = storage.room.part(limits.keep_bytes, KEPT_PART);
     let mut asked = None;
@@ -37,8 +40,14 @@ pub(crate) async fn bound_bytes(core: Core, storage: Arc<Storage>, limits: Compa
                 return;
             }
         }
-        let purgeable = storage.log.before_last(kept_bytes).min(covered);
-        if let Some(upto) = purgeable.filter(|upto| storage.log.purged().is_none_or(|purged| purged.index < *upto))
+        let Some(covered) = covered else { continue };
+        let next = storage.log.purged().map_or(0, |purged| purged.index + 1);
+        let by_entries =
+            covered.checked_sub(limits.keep).filter(|upto| *upto >= next.saturating_add(limits.purge_batch));
+        let by_bytes = storage.log.before_last(kept_bytes).map(|upto| upto.min(covered));
+        let held = transfers.held(storage.room.level() != RoomLevel::Plenty);
+        let purgeable = by_entries.max(by_bytes).map(|upto| upto.min(held.unwrap_or(upto)));
+        if let Some(upto) = purgeable.filter(|upto| *upto >= next)
             && core.trigger().purge_log(upto).await.is_err()
         {
             return;

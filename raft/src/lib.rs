@@ -45,6 +45,7 @@ mod start;
 mod state_machine;
 mod status;
 mod succession;
+mod transfers;
 mod transport;
 mod types;
 mod wire;

@@ -33,6 +33,7 @@ use crate::snapshot::read_membership;
 use crate::state_machine::{Replica, StateMachine};
 use crate::status::Standing;
 use crate::succession::Successor;
+use crate::transfers::Transfers;
 use crate::transport::link::AddressBook;
 use crate::transport::network::Network;
 use crate::transport::registry::Registry;
@@ -147,6 +148,7 @@ struct Ground {
     incarnation: Incarnation,
     storage: Arc<Storage>,
     admission: Admission,
+    transfers: Transfers,
     progress: Progress,
     feed: Feed,
     effects: broadcast::Sender<(u64, Effect)>,
@@ -177,6 +179,7 @@ impl Ground {
             options: Arc::new(options),
             storage,
             admission: Admission::default(),
+            transfers: Transfers::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })
@@ -232,10 +235,11 @@ impl Ground {
             registry: ways.registry.clone(),
             addresses: ways.addresses.clone(),
             acknowledged: Default::default(),
+            transfers: self.transfers.clone(),
         };
         let pause = self.options.environment.write_pause.clone();
         let log = LogStore::new(self.storage.clone(), self.progress.clone(), pause);
-        let machine = StateMachine::new(replica.clone());
+        let machine = StateMachine::new(replica.clone(), self.transfers.clone());
         Core::new(ways.node, config, network, log, machine).await.map_err(refused)
     }
 
@@ -282,7 +286,8 @@ impl Ground {
         if place.founds {
             self.spawn(membership::form(core.clone(), self.configured.clone(), ways.node));
         }
-        self.spawn(compaction::bound_bytes(core.clone(), self.storage.clone(), self.options.compaction.clone()));
+        let (transfers, limits) = (self.transfers.clone(), self.options.compaction.clone());
+        self.spawn(compaction::shorten_log(core.clone(), self.storage.clone(), transfers, limits));
         self.spawn(sync_now_and_then(replica.clone(), self.progress.clone()));
         self.standing.send_replace(Standing::Member);
         Ok(Seat { core, proposer, desk, links: ways.links, keeper })
@@ -411,8 +416,8 @@ fn config(options: &Options) -> Result<Config, openraft::ConfigError> {
         max_payload_entries: 1024,
         max_append_entries: Some(4096),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(compaction.snapshot_every),
-        max_in_snapshot_log_to_keep: compaction.keep,
-        purge_batch_size: compaction.purge_batch,
+        // See compaction.
+        max_in_snapshot_log_to_keep: u64::MAX,
         replication_lag_threshold: compaction.lag_max,
         install_snapshot_timeout: SNAPSHOT_LIMIT_MS,
         backoff: "25ms 50ms 100ms ..250ms".to_owned(),

@@ -23,6 +23,7 @@ use crate::feed::Feed;
 use crate::log_store::{blocking, has_one_thread};
 use crate::progress::Progress;
 use crate::snapshot::{load, read_membership, stored_record};
+use crate::transfers::Transfers;
 use crate::types::{
     LogEntry, LogId, Outcome, Payload, Snapshot, SnapshotMeta, StoredMembership, TypeConfig, from_storage, members,
     to_storage,
@@ -223,12 +224,13 @@ pub(crate) fn mark_of(machine: &Machine) -> StateMark {
 /// What openraft drives.
 pub(crate) struct StateMachine {
     replica: Arc<Replica>,
+    transfers: Transfers,
 }
 
 impl StateMachine {
     /// openraft's view of `replica`.
-    pub fn new(replica: Arc<Replica>) -> Self {
-        Self { replica }
+    pub fn new(replica: Arc<Replica>, transfers: Transfers) -> Self {
+        Self { replica, transfers }
     }
 
     async fn apply_piece(&self, piece: Piece, bytes: usize) -> io::Result<Answers> {
@@ -326,7 +328,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
-        let snapshots = self.replica.storage.snapshots.clone();
+        let storage = &self.replica.storage;
+        if let Some(unfinished) = self.transfers.unfinished(storage.log.purged().map(|id| id.index)) {
+            return Ok(Some(unfinished));
+        }
+        let snapshots = storage.snapshots.clone();
         blocking(move || snapshots.newest()?.map(load).transpose()).await
     }
 }

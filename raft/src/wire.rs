@@ -7,6 +7,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_machine::{Entry, Liveness, Millis, NodeName, Reject, Reply};
 use holdfast_storage::RoomLevel;
+use holdfast_storage::SnapshotId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::replacement::{ReplaceError, Replacement};
@@ -315,7 +316,14 @@ pub(crate) enum PingAnswer {
     V1 { room: RoomRecord },
 }
 
-/// Opens a snapshot's transfer.
+/// Offers a snapshot; the answer is where its transfer is to go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SnapshotOffer {
+    pub vote: WireVote,
+    pub id: SnapshotId,
+}
+
+/// Opens a snapshot's transfer to a node of 0.1, which takes no offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotHead {
     pub vote: WireVote,
@@ -323,12 +331,16 @@ pub(crate) struct SnapshotHead {
     pub length: u64,
 }
 
-/// Closes a snapshot's transfer.
+/// Answers an offer, and closes a snapshot's transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SnapshotAnswer {
     /// The receiver's vote; a higher one than the sender's means that the snapshot was refused.
     Vote(WireVote),
     Failed(String),
+    /// Since 0.2, as the answer to an offer: the bytes that the receiver has already.
+    From(u64),
+    /// Since 0.2, instead of it.
+    Refused(String),
 }
 
 /// A request to replace a member, passed on to the leader.

@@ -8,7 +8,7 @@
 //!                  lock        held while a process uses it
 //!                  log/        the Raft log and the vote: the truth, synced before anything is acknowledged
 //!                  state/      the rows of the state machine: may fall behind, never ahead
-//!                  snapshots/  the newest snapshot
+//!                  snapshots/  the newest snapshot, and what has come of a peer's
 //! ```
 //!
 //! # What is assumed of the media
@@ -42,5 +42,5 @@ pub use ids::{FIRST_INDEX, LogId, LogRecord, Vote};
 pub use log::{Log, LogConfig, LogWriter};
 pub use open::{Options, Storage};
 pub use room::{Room, RoomLevel};
-pub use snapshot::{SnapshotFile, SnapshotHeader, Snapshots};
+pub use snapshot::{SnapshotFile, SnapshotHeader, SnapshotId, Snapshots};
 pub use state::{State, StateConfig, StateKind};

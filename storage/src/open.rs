@@ -261,7 +261,7 @@ mod tests {
         work(&storage, 0..10);
         work(&leader, 0..30);
         let sent = leader.snapshots.write(leader.state.snapshot_builder().unwrap()).unwrap();
-        let mut receiver = storage.snapshots.receive().unwrap();
+        let mut receiver = storage.snapshots.receive(&sent.id().unwrap()).unwrap();
         receiver.write(&fs::read(sent.path).unwrap()).unwrap();
         storage.state.install(&receiver.finish().unwrap()).unwrap();
         drop(storage);

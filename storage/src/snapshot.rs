@@ -7,14 +7,16 @@
 //! frame  trailer  { rows, bytes, xxh3 of all rows }
 //! ```
 //! Each frame has its checksum (see frame), the trailer proves that none is missing. A file is written under a
-//! temporary name, synced and renamed, so a file with a snapshot's name is whole. The newest is kept.
+//! temporary name, synced and renamed, so a file with a snapshot's name is whole. The newest is kept. What has come of a
+//! peer's snapshot (see incoming) is kept too, under a name of its own, so that a broken transfer goes on where it was.
 
+mod incoming;
 mod reader;
 mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,8 +26,9 @@ use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::room::Room;
 use crate::state::SnapshotBuilder;
+use incoming::PARTIAL_SUFFIX;
+pub use incoming::{SnapshotId, SnapshotReceiver};
 pub use reader::SnapshotReader;
-pub use writer::SnapshotReceiver;
 use writer::SnapshotWriter;
 
 /// Newest layout of snapshot files that this program reads and writes.
@@ -103,23 +106,27 @@ pub struct Snapshots {
     dir: PathBuf,
     poison: Poison,
     room: Room,
+    /// The number of the transfer that may write what comes in.
+    incoming: Mutex<u64>,
 }
 
 impl Snapshots {
-    /// Opens the directory (made when missing) and removes what interrupted writes left: half files, older snapshots.
+    /// Opens the directory (made when missing) and removes what interrupted writes left: half files, older snapshots. The
+    /// first part of a newer one from a peer stays.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, poison: Poison) -> Result<Snapshots, StorageError> {
         let opening = |error| StorageError::io("opening", dir, error);
         disk.create_dir(dir).map_err(opening)?;
         let names = disk.list(dir).map_err(opening)?;
         let newest = names.iter().rfind(|name| name.ends_with(SNAPSHOT_SUFFIX));
+        let coming = names.iter().rfind(|name| name.ends_with(PARTIAL_SUFFIX) && Some(*name) > newest);
         for name in &names {
-            let is_older = name.ends_with(SNAPSHOT_SUFFIX) && Some(name) != newest;
-            if is_older || name.ends_with(TEMPORARY_SUFFIX) {
+            let is_ours = [TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX, PARTIAL_SUFFIX].iter().any(|end| name.ends_with(end));
+            if is_ours && Some(name) != newest && Some(name) != coming {
                 disk.remove(&dir.join(name)).map_err(opening)?;
             }
         }
         disk.sync_dir(dir).map_err(opening)?;
-        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison, room: Room::default() })
+        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison, room: Room::default(), incoming: Mutex::default() })
     }
 
     /// The same within this room: a snapshot that would take more fails as on a full disk, and leaves nothing behind.
@@ -159,9 +166,10 @@ impl Snapshots {
         SnapshotFile::open(&*self.disk, &path)
     }
 
-    /// Begins to take in a snapshot from a peer. A receiver that is dropped unfinished leaves nothing behind.
-    pub fn receive(self: &Arc<Self>) -> Result<SnapshotReceiver, StorageError> {
-        SnapshotReceiver::begin(Arc::clone(self))
+    /// Goes on taking in a snapshot from a peer, behind what an earlier receiver of it has got, if any. That one, and one of
+    /// another snapshot, writes nothing any more.
+    pub fn receive(self: &Arc<Self>, id: &SnapshotId) -> Result<SnapshotReceiver, StorageError> {
+        SnapshotReceiver::begin(Arc::clone(self), id)
     }
 
     /// Gives a finished file its name, and removes the older ones.
@@ -171,8 +179,9 @@ impl Snapshots {
         let named = self.disk.rename(temporary, path).and_then(|()| self.disk.sync_dir(&self.dir));
         self.poison.guard("naming a snapshot", named)?;
         let newest = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        for name in self.names()? {
-            if newest.as_ref().is_some_and(|newest| name < *newest) {
+        for name in self.disk.list(&self.dir)? {
+            let is_ours = name.ends_with(SNAPSHOT_SUFFIX) || name.ends_with(PARTIAL_SUFFIX);
+            if is_ours && newest.as_ref().is_some_and(|newest| name < *newest) {
                 self.disk.remove(&self.dir.join(name))?;
             }
         }

@@ -40,6 +40,7 @@ pub(crate) enum Kind {
     Knock = 12,
     /// A member's replacement, for the leader.
     Replace = 13,
+    SnapshotOffer = 14,
     /// The answer to a request, under the request's id.
     Answer = 128,
     /// The peer could not work on the request; the body is a sentence.
@@ -63,6 +64,7 @@ impl Kind {
             11 => Self::StateHash,
             12 => Self::Knock,
             13 => Self::Replace,
+            14 => Self::SnapshotOffer,
             128 => Self::Answer,
             129 => Self::Failed,
             _ => return None,

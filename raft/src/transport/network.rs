@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 
 use super::frame::{Kind, encode_append};
 use super::link::{AddressBook, CallError, Link, Pending};
-use super::snapshot;
+use super::snapshot::{self, Target};
+use crate::transfers::Transfers;
 use crate::types::{
     AppendRequest, AppendResponse, LogId, PeerNode, Snapshot, TransferRequest, TypeConfig, Vote, VoteRequest,
     VoteResponse,
@@ -42,6 +43,7 @@ pub(crate) struct Network {
     pub registry: super::registry::Registry,
     pub addresses: AddressBook,
     pub acknowledged: Acknowledged,
+    pub transfers: Transfers,
 }
 
 /// How far each peer has acknowledged the log in the term that this node leads. What a peer has acknowledged it has
@@ -93,6 +95,7 @@ pub(crate) struct PeerClient {
     registry: super::registry::Registry,
     addresses: AddressBook,
     acknowledged: Acknowledged,
+    transfers: Transfers,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -105,6 +108,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             registry: self.registry.clone(),
             addresses: self.addresses.clone(),
             acknowledged: self.acknowledged.clone(),
+            transfers: self.transfers.clone(),
         }
     }
 }
@@ -241,12 +245,20 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let sent = snapshot::send(&self.registry, self.peer, &self.addresses, &vote, &snapshot);
+        let attempt = self.transfers.begin(self.peer, &snapshot);
+        let target = Target { registry: &self.registry, peer: self.peer, addresses: &self.addresses };
+        let sent = snapshot::send(&target, &vote, &snapshot);
         tokio::select! {
-            vote = sent => vote.map(SnapshotResponse::new).map_err(|error| {
-                tracing::warn!(peer = self.peer, %error, "a snapshot did not get through");
-                Unreachable::from_string(error).into()
-            }),
+            answer = sent => match answer {
+                Ok(vote) => {
+                    attempt.arrived();
+                    Ok(SnapshotResponse::new(vote))
+                }
+                Err(error) => {
+                    tracing::warn!(peer = self.peer, %error, "a snapshot did not get through");
+                    Err(Unreachable::from_string(error).into())
+                }
+            },
             closed = cancel => Err(closed.into()),
         }
     }

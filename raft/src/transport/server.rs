@@ -209,9 +209,13 @@ impl Server {
                 Ok(encode(&answer))
             }
             Kind::Ping => Ok(encode(&PingAnswer::V1 { room: self.storage.room.level().into() })),
-            Kind::Hello | Kind::Knock | Kind::SnapshotHead | Kind::SnapshotChunk | Kind::Answer | Kind::Failed => {
-                Err("this is no request".to_owned())
-            }
+            Kind::Hello
+            | Kind::Knock
+            | Kind::SnapshotOffer
+            | Kind::SnapshotHead
+            | Kind::SnapshotChunk
+            | Kind::Answer
+            | Kind::Failed => Err("this is no request".to_owned()),
         }
     }
 

@@ -11,7 +11,7 @@ use holdfast_machine::{Archive, Writes};
 use super::*;
 use crate::disk::Poison;
 use crate::fault::Random;
-use crate::{FIRST_INDEX, LogId, LogRecord, Snapshots, State, Vote};
+use crate::{FIRST_INDEX, LogId, LogRecord, SnapshotFile, Snapshots, State, Vote};
 
 pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -185,8 +185,14 @@ impl Promises {
             Step::Purge(upto) => storage.log.purge(*upto),
             Step::Install(ids) => {
                 let all: Vec<LogId> = self.applied.iter().chain(ids).copied().collect();
-                let mut receiver = storage.snapshots.receive()?;
-                snapshot_of(&all).chunks(700).try_for_each(|piece| receiver.write(piece))?;
+                let sent = snapshot_of(&all);
+                // In two transfers, the second of which goes on where the first one was.
+                for until in [sent.length / 2, sent.length] {
+                    let mut receiver = storage.snapshots.receive(&sent.id()?)?;
+                    let left = until.saturating_sub(receiver.received()) as usize;
+                    sent.read(receiver.received(), left)?.chunks(700).try_for_each(|piece| receiver.write(piece))?;
+                }
+                let receiver = storage.snapshots.receive(&sent.id()?)?;
                 storage.state.install(&receiver.finish()?)?;
                 all.last().map_or(Ok(()), |last| storage.log.purge(*last))
             }
@@ -210,8 +216,8 @@ fn append(log: &crate::Log, records: Vec<Vec<LogRecord>>) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of a snapshot of another node that has applied these entries.
-fn snapshot_of(applied: &[LogId]) -> Vec<u8> {
+/// A snapshot of another node that has applied these entries.
+fn snapshot_of(applied: &[LogId]) -> SnapshotFile {
     let disk: Arc<dyn crate::disk::Disk> = Arc::new(FaultDisk::default());
     let (root, dir) = (Path::new("/state"), Path::new("/snapshots"));
     State::create(&*disk, root).unwrap();
@@ -219,6 +225,5 @@ fn snapshot_of(applied: &[LogId]) -> Vec<u8> {
     let state = State::open(Arc::clone(&disk), root, config, Poison::default()).unwrap();
     applied.iter().for_each(|id| state.commit(writes(*id), *id, None).unwrap());
     let snapshots = Snapshots::open(disk, dir, Poison::default()).unwrap();
-    let file = snapshots.write(state.snapshot_builder().unwrap()).unwrap();
-    file.read(0, usize::MAX).unwrap().to_vec()
+    snapshots.write(state.snapshot_builder().unwrap()).unwrap()
 }

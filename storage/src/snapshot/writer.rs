@@ -1,4 +1,4 @@
-//! Writing snapshot files: from the state, and from the network.
+//! Writing snapshot files from the state.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use holdfast_machine::Pair;
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{SNAPSHOT_FORMAT, SnapshotFile, SnapshotHeader, Snapshots, StoredHeader, Trailer, file_name};
+use super::{SNAPSHOT_FORMAT, SnapshotHeader, Snapshots, StoredHeader, Trailer};
 use crate::disk::{Disk, DiskFile, TEMPORARY_SUFFIX};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
@@ -18,7 +18,7 @@ use crate::room::Room;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Bytes after which a long file is synced on the way, so that the last sync does not stall the log's.
-const SYNC_BYTES: u64 = 32 << 20;
+pub(super) const SYNC_BYTES: u64 = 32 << 20;
 
 /// Writes one snapshot file under a temporary name.
 pub(super) struct SnapshotWriter {
@@ -114,65 +114,6 @@ impl SnapshotWriter {
             self.synced = self.end;
         }
         Ok(())
-    }
-}
-
-/// A snapshot that comes in from a peer, piece by piece.
-#[derive(Debug)]
-pub struct SnapshotReceiver {
-    snapshots: Arc<Snapshots>,
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    end: u64,
-    synced: u64,
-    finished: bool,
-}
-
-impl SnapshotReceiver {
-    pub(super) fn begin(snapshots: Arc<Snapshots>) -> Result<SnapshotReceiver, StorageError> {
-        let path = temporary(&snapshots.dir);
-        let file =
-            snapshots.disk.create(&path).map_err(|error| StorageError::io("creating the snapshot", &path, error))?;
-        Ok(SnapshotReceiver { snapshots, path, file, end: 0, synced: 0, finished: false })
-    }
-
-    /// Bytes received so far.
-    pub fn received(&self) -> u64 {
-        self.end
-    }
-
-    /// Adds the next bytes of the file.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
-        let write = || self.snapshots.poison.guard("receiving a snapshot", self.file.write_at(self.end, bytes));
-        self.snapshots.room.check(bytes.len() as u64).and_then(|()| write()).map_err(writing)?;
-        self.end += bytes.len() as u64;
-        if self.end - self.synced >= SYNC_BYTES {
-            self.snapshots.poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
-            self.synced = self.end;
-        }
-        Ok(())
-    }
-
-    /// Checks the whole file and gives it its name; durable on return, older snapshots are removed.
-    pub fn finish(mut self) -> Result<SnapshotFile, StorageError> {
-        let writing = |error| StorageError::io("writing the snapshot", &self.path, error);
-        self.snapshots.poison.guard("receiving a snapshot", self.file.sync_data()).map_err(writing)?;
-        let received = SnapshotFile::open(&*self.snapshots.disk, &self.path)?;
-        received.verify()?;
-        let path = self.snapshots.dir.join(file_name(received.header.applied));
-        self.snapshots.keep(&self.path, &path).map_err(writing)?;
-        self.finished = true;
-        SnapshotFile::open(&*self.snapshots.disk, &path)
-    }
-}
-
-impl Drop for SnapshotReceiver {
-    fn drop(&mut self) {
-        if !self.finished {
-            // What cannot be removed now is removed when the directory is opened.
-            let _ = self.snapshots.disk.remove(&self.path);
-        }
     }
 }
 

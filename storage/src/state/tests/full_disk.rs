@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 use crate::disk::{Disk, DiskFile, DiskLock, DiskSpace};
 use crate::room::Room;
+use crate::snapshot::SnapshotId;
 
 /// The real file system, which says of itself what the test wants.
 #[derive(Debug, Clone)]
@@ -139,7 +140,7 @@ fn a_snapshot_without_room_leaves_nothing_behind() {
     let builder = state.snapshot_builder().unwrap();
     disk.set(0);
     assert!(is_full(snapshots.write(builder)));
-    let mut receiver = snapshots.receive().unwrap();
+    let mut receiver = snapshots.receive(&SnapshotId::unknown(100)).unwrap();
     assert!(is_full(receiver.write(b"anything")));
     drop(receiver);
     assert!(RealDisk.list(&root.path().join("snapshots")).unwrap().is_empty());
