@@ -12,6 +12,7 @@ use crate::history::{HistoryEvent, NewEvent, StoredEvent, Workflow};
 use crate::id::{DispatchKey, Millis, Namespace, WorkflowId};
 use crate::keys;
 use crate::outbox::{NewRow, Row, RowStatus};
+use crate::planted::is_planted;
 use crate::projection::{Outcome, Projection, no_event, project};
 use crate::reject::Reject;
 use crate::reply::{Committed, Reply, Staged};
@@ -96,7 +97,7 @@ impl Apply<'_> {
             }
         }
         let mut settled = Vec::new();
-        if closed {
+        if closed && !is_planted("leave-rows-of-the-ended") {
             settled = self.cancel_all(&id);
             self.drop_timers(&id);
         }

@@ -12,6 +12,7 @@ use crate::command::Command;
 use crate::id::{IdempotencyKey, Millis};
 use crate::keys;
 use crate::limits::{REPLIES_FORGOTTEN_PER_ENTRY_MAX, REPLIES_REMEMBERED_MAX, REPLY_REMEMBERED_MS};
+use crate::planted::is_planted;
 use crate::reject::Reject;
 use crate::reply::Reply;
 use crate::state::Apply;
@@ -36,7 +37,7 @@ pub(crate) fn fingerprint(command: &Command) -> u128 {
 impl Apply<'_> {
     /// The first reply under this key, if it is remembered.
     pub fn recall(&self, key: &IdempotencyKey, request: u128) -> ArchiveResult<Option<Result<Reply, Reject>>> {
-        if !self.state.remembered.contains_key(key) {
+        if !self.state.remembered.contains_key(key) || is_planted("forget-replies") {
             return Ok(None);
         }
         let stored: Option<Remembered> = self.get(&keys::reply(key))?;

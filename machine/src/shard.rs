@@ -15,6 +15,7 @@ use crate::keys;
 use crate::limits::SHARDS_MAX;
 use crate::member::Liveness;
 use crate::outbox::{Holder, Row};
+use crate::planted::is_planted;
 use crate::reject::Reject;
 use crate::reply::{Moved, Reply};
 use crate::state::{Apply, Machine};
@@ -71,7 +72,7 @@ impl Machine {
 impl Apply<'_> {
     /// Refuses a write to `workflow` that was made under another ownership than the directory's.
     pub fn check_fence(&self, fence: Option<&Fence>, workflow: &WorkflowId) -> Result<(), Reject> {
-        let Some(fence) = fence else { return Ok(()) };
+        let Some(fence) = fence.filter(|_| !is_planted("skip-fence")) else { return Ok(()) };
         let shard = self.state.shard_of(workflow);
         let (owner, epoch) = self.state.holder(shard);
         if owner.as_ref() == Some(&fence.owner) && epoch == fence.epoch {
@@ -176,7 +177,7 @@ impl Apply<'_> {
             self.events.push(ClusterEvent::ShardAdoptionSkipped { shard, by, held_by: held_by.clone(), epoch });
             return Ok(Ok(Reply::AlreadyAdopted { shard, held_by, epoch }));
         }
-        if !self.is_gone(&from) {
+        if !self.is_gone(&from) && !is_planted("adopt-from-the-living") {
             return Ok(Err(Reject::NodeState { node: from, problem: "is not committed as down".to_owned() }));
         }
         if let Err(reject) = self.check_serves(&by) {
@@ -227,6 +228,8 @@ impl Apply<'_> {
         let mut rearmed = Vec::new();
         let rows: Vec<(DispatchKey, Row)> =
             self.state.rows.of_shard(shard).map(|(key, row)| (key.clone(), row.clone())).collect();
+        #[cfg(feature = "planted-bugs")]
+        let rows = crate::planted::in_the_order_of_a_hash_map(rows);
         for (key, row) in rows {
             let ended = self.workflow(&key.workflow)?.is_some_and(|w| w.status.is_terminal());
             if ended {

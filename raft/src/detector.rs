@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_machine::Evidence;
+use holdfast_machine::{Evidence, is_planted};
 
 /// One look at one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Detector {
                     return Change::None;
                 }
                 watched.bad += 1;
-                if watched.bad < self.confirmations {
+                if watched.bad < self.confirmations && !is_planted("hasty-detector") {
                     return Change::Suspected(watched.bad);
                 }
                 watched.verdict = Some(Verdict::Down(evidence));

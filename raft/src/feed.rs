@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use holdfast_machine::{ClusterEvent, EventId};
+use holdfast_machine::{ClusterEvent, EventId, is_planted};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -96,6 +96,9 @@ impl Feed {
     pub(crate) fn push_committed(&self, events: impl IntoIterator<Item = (EventId, ClusterEvent)>) {
         self.push(|ring| {
             for (id, event) in events {
+                if is_planted("drop-second-events") && id.position > 0 {
+                    continue;
+                }
                 ring.last = id;
                 ring.keep(Kept { id, local: event.is_local(), event });
             }

@@ -13,6 +13,8 @@
 //! position in the group is what tells a torn write from damage: a group is written at once and synced
 //! before the next, so a hole in front of a *later* group cannot come from a crash.
 
+use holdfast_machine::is_planted;
+
 use crate::ids::{LogId, LogRecord};
 
 /// Bytes before the payload.
@@ -80,7 +82,7 @@ pub(crate) fn decode(bytes: &[u8], salt: u64) -> Option<Header> {
         return None;
     }
     let body = bytes.get(4..size(header.length))?;
-    (checksum(salt, body) == header.crc).then_some(header)
+    (checksum(salt, body) == header.crc || is_planted("believe-every-record")).then_some(header)
 }
 
 fn checksum(salt: u64, body: &[u8]) -> u32 {

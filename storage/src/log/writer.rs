@@ -8,6 +8,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use holdfast_machine::is_planted;
+
 use super::mark::Mark;
 use super::record;
 use super::segment::{SEGMENT_HEADER, Segment, SegmentHeader};
@@ -207,6 +209,7 @@ impl Writer {
     fn settle(&mut self, completions: &mut Vec<Completion>) -> Result<(), Full> {
         if self.poison.reason().is_none()
             && let Err(error) = self.flush()
+            && !is_planted("forgive-a-failed-sync")
         {
             if is_full(&error) {
                 return Err(Full);
@@ -231,7 +234,9 @@ impl Writer {
         head.file.write_at(head.end, &self.buffer)?;
         head.end += self.buffer.len() as u64;
         self.shared.tail().written(&self.offsets, head.end);
-        head.file.sync_data()?;
+        if !is_planted("acknowledge-before-the-sync") {
+            head.file.sync_data()?;
+        }
         self.shared.count_group(self.offsets.len(), self.buffer.len());
         self.durable = self.last_staged.or(self.durable);
         self.offsets.clear();
@@ -286,7 +291,11 @@ impl Writer {
     }
 
     fn vote(&mut self, vote: Vote) -> io::Result<()> {
-        self.save_mark(Mark { vote: Some(vote), ..self.mark })?;
+        let mark = Mark { vote: Some(vote), ..self.mark };
+        match is_planted("keep-votes-in-memory") {
+            true => self.mark = mark,
+            false => self.save_mark(mark)?,
+        }
         self.shared.tail().vote = Some(vote);
         Ok(())
     }
