@@ -26,10 +26,10 @@ snapshot-of-two-moments         | disk       | holdfast-storage | --lib state::
 hasty-detector                  | consensus  | holdfast-raft    | --lib detector::
 drop-second-events              | consensus  | holdfast-raft    | --lib feed::
 ignore-divergence               | divergence | holdfast-raft    | --test divergence follower
-order-of-a-hash-map             | simulation | holdfast-simulation | --seeds 1..8 --minutes 0.25
-purge-too-far                   | simulation | holdfast-simulation | --seeds 1..8 --minutes 0.25
-apply-before-the-log-is-on-disk | simulation | holdfast-simulation | --seeds 1..8 --minutes 0.25
-read-what-is-here               | simulation | holdfast-simulation | --seeds 1..8 --minutes 0.25
+order-of-a-hash-map             | simulation | holdfast-simulation | --seeds 1..4 --minutes 0.25
+purge-too-far                   | simulation | holdfast-simulation | --seeds 1..4 --minutes 0.25
+apply-before-the-log-is-on-disk | simulation | holdfast-simulation | --seeds 1..4 --minutes 0.25
+read-what-is-here               | simulation | holdfast-simulation | --seeds 1..4 --minutes 0.25
 '
 
 run() { # bug package arguments...
