@@ -13,8 +13,11 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 PROPTEST_DISABLE_FAILURE_PERSI
 # Bug, layer, package, and what narrows the layer down to a part that sees it.
 readonly matrix='
 skip-fence                      | model      | holdfast-machine | --test model
+skip-fence                      | exhaustive | holdfast-machine | --test exhaustive ownership
 adopt-from-the-living           | model      | holdfast-machine | --test model
+adopt-from-the-living           | exhaustive | holdfast-machine | --test exhaustive ownership
 accept-old-token                | model      | holdfast-machine | --test model
+accept-old-token                | exhaustive | holdfast-machine | --test exhaustive claims
 forget-replies                  | model      | holdfast-machine | --test model
 time-moves-back                 | model      | holdfast-machine | --test model
 leave-rows-of-the-ended         | model      | holdfast-machine | --test model
@@ -72,7 +75,7 @@ while IFS='|' read -r bug layer package arguments; do
   else
     caught=$((caught + 1))
     # The first test that failed; a build that failed would have failed without the bug as well.
-    by=$(grep -m1 -oE '^(test .* FAILED|    [a-z_:]+|.*--seed.*)$' "$log" | sed -E 's/^test //; s/ (\.\.\.|-).*//; s/^ +//' || true)
+    by=$(grep -m1 -oE '^(test .* FAILED|    [a-z_:]+|seed [0-9]+: RED .{0,60}.*)$' "$log" | sed -E 's/^test //; s/ (\.\.\.|-).*//; s/^ +//; s/^(seed [0-9]+).*/\\1/' || true)
     printf '%-32s %-11s %s\n' "$bug" "$layer" "${by:-yes}"
   fi
 done <<<"$matrix"

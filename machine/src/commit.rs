@@ -105,6 +105,8 @@ impl Apply<'_> {
             self.relist(&id, was.as_ref(), Some(&Facts::from(&workflow)), attributes)?;
             self.put_workflow(&id, was.as_ref().map(Facts::status), workflow);
         }
+        #[cfg(feature = "planted-bugs")]
+        let rows = crate::planted::in_the_order_of_a_hash_map(rows, |row| row.ordinal);
         let mut staged = Vec::with_capacity(rows.len());
         for row in rows {
             staged.push(self.stage(&id, &namespace, row, has_past, &places)?);

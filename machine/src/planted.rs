@@ -20,11 +20,11 @@ pub fn is_planted(bug: &str) -> bool {
 
 /// Another order on every node, if that bug is planted.
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn in_the_order_of_a_hash_map<K: std::hash::Hash, V>(mut rows: Vec<(K, V)>) -> Vec<(K, V)> {
+pub(crate) fn in_the_order_of_a_hash_map<T, K: std::hash::Hash>(mut items: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     use std::hash::{BuildHasher, RandomState};
     if is_planted("order-of-a-hash-map") {
         let order = RandomState::new();
-        rows.sort_by_cached_key(|(key, _)| order.hash_one(key));
+        items.sort_by_cached_key(|item| order.hash_one(key(item)));
     }
-    rows
+    items
 }

@@ -228,8 +228,6 @@ impl Apply<'_> {
         let mut rearmed = Vec::new();
         let rows: Vec<(DispatchKey, Row)> =
             self.state.rows.of_shard(shard).map(|(key, row)| (key.clone(), row.clone())).collect();
-        #[cfg(feature = "planted-bugs")]
-        let rows = crate::planted::in_the_order_of_a_hash_map(rows);
         for (key, row) in rows {
             let ended = self.workflow(&key.workflow)?.is_some_and(|w| w.status.is_terminal());
             if ended {
