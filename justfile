@@ -59,6 +59,10 @@ image:
 up: image
     docker-compose up
 
+# plants one bug at a time and shows which layer of tests sees it
+planted-bugs *ARGS:
+    scripts/planted-bugs.sh {{ ARGS }}
+
 # everything that CI runs
 ci:
     .ci/run

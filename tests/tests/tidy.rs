@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -134,6 +135,24 @@ fn links_in_documents_lead_somewhere() {
         }
     }
     assert_none(&offences);
+}
+
+#[test]
+fn each_planted_bug_has_a_layer_that_must_see_it() {
+    let script = fs::read_to_string(root().join("scripts/planted-bugs.sh")).unwrap();
+    let listed: BTreeSet<&str> = script
+        .lines()
+        .filter(|line| line.matches(" | ").count() == 3)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let mut planted = BTreeSet::new();
+    for path in files_ending(".rs") {
+        let text = fs::read_to_string(&path).unwrap();
+        // Put together here, so that this file plants nothing.
+        let ask = format!("is_planted({}", '"');
+        planted.extend(text.split(&ask).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    }
+    assert_eq!(planted.iter().map(String::as_str).collect::<BTreeSet<_>>(), listed);
 }
 
 /// The name that a line declares, if it declares a type or a function.
