@@ -75,7 +75,7 @@ while IFS='|' read -r bug layer package arguments; do
   else
     caught=$((caught + 1))
     # The first test that failed; a build that failed would have failed without the bug as well.
-    by=$(grep -m1 -oE '^(test .* FAILED|    [a-z_:]+|seed [0-9]+: RED .{0,60}.*)$' "$log" | sed -E 's/^test //; s/ (\.\.\.|-).*//; s/^ +//; s/^(seed [0-9]+).*/\\1/' || true)
+    by=$(grep -m1 -oE '^(test .* FAILED|    [a-z_:]+|seed [0-9]+: RED .{0,60}.*)$' "$log" | sed -E 's/^test //; s/ (\.\.\.|-).*//; s/^ +//; s/^(seed [0-9]+).*/\1/' || true)
     printf '%-32s %-11s %s\n' "$bug" "$layer" "${by:-yes}"
   fi
 done <<<"$matrix"
