@@ -183,7 +183,7 @@ pub fn restore(file: &Path, new: &NewNode<'_>) -> Result<RestoreReport, RestoreE
     verify_backup(file)?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let own = new.members.iter().find(|member| member.id == new.node);
-    let own = own.ok_or_else(|| RestoreError::NoMember { node: new.node })?;
+    let own = own.ok_or(RestoreError::NoMember { node: new.node })?;
     let expected = Expected { cluster: new.cluster.to_owned(), name: own.name.to_string() };
     let mut report = None;
     let made = DataDir::make(&disk, new.data_dir, &expected, new.node, |dir| {
