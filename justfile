@@ -12,6 +12,7 @@ verify:
 fix:
     cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
     cargo fmt --all
+    cargo fmt --manifest-path fuzz/Cargo.toml
 
 # unit, property and integration tests
 test:
@@ -42,6 +43,10 @@ demo *ARGS:
 # properties of the HTTP interface against a running node: schemathesis from PyPI, 120 s or as many as are said
 api-fuzz *ARGS:
     scripts/api-fuzz.sh {{ ARGS }}
+
+# any bytes against everything that decodes some, 12 s a target or as many as are said (needs a nightly toolchain)
+fuzz *ARGS:
+    scripts/fuzz.sh {{ ARGS }}
 
 # a cluster rolled from the version before to this one under load, and back; builds that version first
 mixed-version *ARGS:

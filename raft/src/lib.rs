@@ -28,6 +28,9 @@ mod compaction;
 mod detector;
 mod environment;
 mod feed;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod leader;
 mod log_store;

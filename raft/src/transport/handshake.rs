@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
 
 /// The first frame, from whoever connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Hello {
+pub(crate) struct Hello {
     magic: u64,
     protocol: u32,
     cluster: String,
@@ -49,7 +49,7 @@ struct Hello {
 
 /// The answer to the first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Welcome {
+pub(crate) enum Welcome {
     Accepted { cluster: String, node: u64, name: NodeName, incarnation: Incarnation, base: Option<u128> },
     Refused(Refusal),
 }
