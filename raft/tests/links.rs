@@ -91,7 +91,11 @@ async fn a_short_stall_is_no_death() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_follower_that_cannot_reach_the_leader_does_not_depose_it() {
-    let mut cluster = TestCluster::prepare(3, |_| {});
+    // A machine that stalls for a moment must not depose the leader here; what node 3 sees is a closed link, at once.
+    let mut cluster = TestCluster::prepare(3, |options| {
+        (options.timing.election_min_ms, options.timing.election_max_ms) = (1_500, 2_000);
+        options.detection.silence_ms = 10_000;
+    });
     cluster.start_node(1).await;
     cluster.start_node(2).await;
     // Only node 3 goes through the proxies.
@@ -117,7 +121,8 @@ async fn one_follower_that_cannot_reach_the_leader_does_not_depose_it() {
         matches!(events.try_next(), Some(FeedItem::Event { event, .. }) if event == wanted)
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // Longer than node 3 waits before it stands.
+    tokio::time::sleep(Duration::from_millis(5_000)).await;
     let status = cluster.node(leader).status();
     assert_eq!((status.leader, status.term), (Some(leader), term));
     propose_tick(cluster.node(leader)).await;

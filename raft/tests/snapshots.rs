@@ -55,7 +55,7 @@ fn load(node: Handle) -> (Arc<AtomicU64>, JoinHandle<()>) {
     let counter = written.clone();
     let task = tokio::spawn(async move {
         loop {
-            if node.propose(tick().into()).await.is_ok() {
+            if node.propose(tick()).await.is_ok() {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -134,8 +134,9 @@ async fn a_transfer_that_is_broken_off_again_and_again_comes_through() {
     let length = WORKFLOWS * PAYLOAD_BYTES as u64;
     for round in 1..=6 {
         let before = proxy.passed();
-        // Never as much as half of it in one go.
-        eventually("some of it has come", || proxy.passed() > before + length / 5).await;
+        // Never as much as half of it in one go; the last part may be smaller.
+        let is_there = || cluster.node(3).status().applied >= Some(first);
+        eventually("some of it has come", || proxy.passed() > before + length / 5 || is_there()).await;
         proxy.cut();
         let applied = cluster.node(3).status().applied;
         assert!(applied.is_none_or(|applied| applied < first) || round > 4, "{applied:?} in round {round}");

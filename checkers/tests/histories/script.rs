@@ -153,7 +153,7 @@ impl Player {
             }
         };
         // Half of the calls have a key of their own.
-        let key = (moment / 1_000 % 2 == 0).then(|| moment.to_string().parse().unwrap());
+        let key = (moment / 1_000).is_multiple_of(2).then(|| moment.to_string().parse().unwrap());
         Some(Asked::Write(Request { idempotency_key: key, ..Request::from(command) }))
     }
 
