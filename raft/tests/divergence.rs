@@ -8,7 +8,7 @@ use std::path::Path;
 use holdfast_machine::{Command, Entry, Machine, Millis};
 use holdfast_raft::{Raft, StartError};
 use holdfast_storage::{Expected, Options, Storage, StorageError};
-use support::{DEADLINE, TestCluster, eventually, propose_tick, same_state};
+use support::{DEADLINE, TestCluster, at_rest, eventually, propose_tick, same_state};
 
 fn often(options: &mut holdfast_raft::Options) {
     options.timing.checkpoint_ms = 50;
@@ -24,20 +24,6 @@ fn corrupt(data: &Path, id: u64, shard_count: u32) {
     machine.apply(applied.index, entry, &*storage.state).unwrap();
     storage.state.commit(machine.take_writes(), applied, None).unwrap();
     storage.state.sync().unwrap();
-}
-
-/// Waits for ten intervals without an entry: the cluster has come to rest after its last checkpoint.
-async fn at_rest(cluster: &TestCluster, leader: u64) {
-    let settled = || cluster.node(leader).status().last;
-    let mut last = settled();
-    let mut quiet = 0;
-    let begun = std::time::Instant::now();
-    while quiet < 10 {
-        assert!(begun.elapsed() < DEADLINE, "it never comes to rest");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        quiet = if settled() == last { quiet + 1 } else { 0 };
-        last = settled();
-    }
 }
 
 async fn stops_as_diverged(cluster: &TestCluster, id: u64) {

@@ -177,6 +177,20 @@ pub async fn same_state(cluster: &TestCluster) {
     .await;
 }
 
+/// Waits for ten intervals without an entry: the cluster has come to rest after its last checkpoint.
+pub async fn at_rest(cluster: &TestCluster, leader: u64) {
+    let settled = || cluster.node(leader).status().last;
+    let mut last = settled();
+    let mut quiet = 0;
+    let begun = Instant::now();
+    while quiet < 10 {
+        assert!(begun.elapsed() < DEADLINE, "it never comes to rest");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        quiet = if settled() == last { quiet + 1 } else { 0 };
+        last = settled();
+    }
+}
+
 /// Waits for a condition.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
