@@ -39,7 +39,7 @@ async fn links_that_drop_for_a_moment_are_no_deaths() {
     let (cluster, proxy) = cluster_with_proxy().await;
     let leader = cluster.leader().await;
     // Whatever the start still has to write is no blip's doing.
-    at_rest(&cluster, leader).await;
+    at_rest(&cluster, leader, 10).await;
     let before = (membership_changes(&cluster, leader), cluster.node(leader).status().last);
     let mut events = cluster.node(leader).feed().subscribe(Since::Now);
     for _ in 0..100 {
