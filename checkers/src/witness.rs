@@ -1,11 +1,11 @@
 //! The witness: judges calls by the evidence in their answers (log indexes, numbers of events, claim tokens, log times)
 //! and by what is there at the end. Its cost is near-linear, so that it can judge all calls of a long run.
 //!
-//! - [`order`]: if one call returned before another was made, its log index is the smaller one, and a linearizable read
+//! - `order`: if one call returned before another was made, its log index is the smaller one, and a linearizable read
 //!   sees every write that was acknowledged before it began (invariant 18);
-//! - [`effects`]: every acknowledged write stands where its answer said, once, and every event that stands is of a call
+//! - `effects`: every acknowledged write stands where its answer said, once, and every event that stands is of a call
 //!   that was acknowledged, or of one whose outcome was unknown (invariants 5, 6 and 9);
-//! - [`claims`]: no token twice, no row under two claims at a time, and nothing done under a claim that another one has
+//! - `claims`: no token twice, no row under two claims at a time, and nothing done under a claim that another one has
 //!   replaced (invariants 11, 12 and 13);
 //! - [`log`]: where a whole log is at hand, every answer is the one that follows from it (all of them at once).
 
