@@ -90,7 +90,16 @@ pub(crate) struct Lookout {
     silence: Duration,
     detector: Arc<Mutex<Detector>>,
     verdicts: Arc<watch::Sender<Verdicts>>,
+    led: Arc<Mutex<Option<Led>>>,
     tasks: TaskTracker,
+}
+
+/// A leader, and whether this node has reached it since it knows of it.
+#[derive(Debug, Clone, Copy)]
+struct Led {
+    leader: u64,
+    term: u64,
+    reached: bool,
 }
 
 /// What the task of one peer works with.
@@ -101,6 +110,7 @@ struct Watcher {
     core: Core,
     detector: Arc<Mutex<Detector>>,
     verdicts: Arc<watch::Sender<Verdicts>>,
+    led: Arc<Mutex<Option<Led>>>,
     feed: Feed,
     /// Since when this node leads, if it does.
     leading: Option<(u64, Instant)>,
@@ -116,6 +126,7 @@ impl Lookout {
             silence: Duration::from_millis(detection.silence_ms),
             detector: Arc::new(Mutex::new(Detector::new(detection.confirmations))),
             verdicts: Arc::new(watch::Sender::new(Verdicts::new())),
+            led: Arc::default(),
             tasks: tasks.clone(),
         }
     }
@@ -130,6 +141,7 @@ impl Lookout {
             core: self.core.clone(),
             detector: self.detector.clone(),
             verdicts: self.verdicts.clone(),
+            led: self.led.clone(),
             feed: self.feed.clone(),
             leading: None,
         };
@@ -150,6 +162,18 @@ impl Lookout {
     /// What is held of `peer` now.
     pub fn verdict(&self, peer: u64) -> Option<Verdict> {
         self.verdicts.borrow().get(&peer).copied()
+    }
+
+    /// True if this node takes the leader of this term for dead; to be asked about the present one only. What it held of
+    /// the node before the election is no evidence: a closed link is dialled again after a pause, and whoever was
+    /// elected meanwhile was alive. So the leader must have been reached, and lost again.
+    pub fn has_lost(&self, leader: u64, term: u64) -> bool {
+        let verdict = self.verdict(leader);
+        let mut led = self.led.lock();
+        let known = led.filter(|led| (led.leader, led.term) == (leader, term));
+        let now = known.unwrap_or(Led { leader, term, reached: verdict == Some(Verdict::Up) });
+        *led = Some(now);
+        now.reached && matches!(verdict, Some(Verdict::Down(_)))
     }
 }
 
@@ -178,6 +202,11 @@ impl Watcher {
             }
             if let Some(observation) = self.look(&now) {
                 self.take(observation);
+            }
+            if now.is_connected()
+                && let Some(led) = self.led.lock().as_mut().filter(|led| led.leader == self.link.peer())
+            {
+                led.reached = true;
             }
         }
     }

@@ -304,7 +304,7 @@ impl Ground {
         let Ways { node, registry, addresses, links } = ways;
         let (core, node) = (core.clone(), *node);
         let lookout = Lookout::new(&self.options.detection, &core, &self.feed, &self.tasks);
-        let successor = Successor { core: core.clone(), node, links: links.clone(), verdicts: lookout.verdicts() };
+        let successor = Successor { core: core.clone(), node, links: links.clone(), lookout: lookout.clone() };
         self.spawn(successor.run());
         let roster = Roster {
             core: core.clone(),

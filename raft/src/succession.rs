@@ -12,10 +12,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
-use tokio::sync::watch;
 
-use crate::detector::Verdict;
-use crate::peers::{Links, Lookout, Verdicts};
+use crate::peers::{Links, Lookout};
 use crate::transport::frame::Kind;
 use crate::types::{Core, TransferRequest, Vote};
 use crate::wire::{LeaderGoneAnswer, LeaderGoneAsk, WireLogId, decode, encode};
@@ -38,7 +36,7 @@ pub(crate) struct Successor {
     pub core: Core,
     pub node: u64,
     pub links: Links,
-    pub verdicts: watch::Receiver<Verdicts>,
+    pub lookout: Lookout,
 }
 
 /// A leader that this node takes for dead, and what it was elected by.
@@ -58,8 +56,8 @@ struct Poll {
 
 impl Successor {
     /// Runs until the node stops.
-    pub async fn run(mut self) {
-        let mut metrics = self.core.server_metrics();
+    pub async fn run(self) {
+        let (mut metrics, mut verdicts) = (self.core.server_metrics(), self.lookout.verdicts());
         let mut pause = ASK_PAUSE_MIN;
         loop {
             if let Some(vacancy) = self.vacancy() {
@@ -71,7 +69,7 @@ impl Successor {
             }
             pause = ASK_PAUSE_MIN;
             tokio::select! {
-                changed = self.verdicts.changed() => if changed.is_err() { return },
+                changed = verdicts.changed() => if changed.is_err() { return },
                 changed = metrics.changed() => if changed.is_err() { return },
             }
         }
@@ -83,12 +81,9 @@ impl Successor {
         let metrics = metrics.borrow_watched();
         let leader = metrics.current_leader.filter(|leader| *leader != self.node)?;
         let voters: Vec<u64> = metrics.membership_config.voter_ids().collect();
-        let dead = matches!(self.verdicts.borrow().get(&leader), Some(Verdict::Down(_)));
-        if !dead || !voters.contains(&self.node) {
-            return None;
-        }
-        let vote = metrics.vote;
-        Some(Vacancy { leader, term: vote.leader_id().term, vote, voters })
+        let (vote, term) = (metrics.vote, metrics.vote.leader_id().term);
+        let vacant = self.lookout.has_lost(leader, term) && voters.contains(&self.node);
+        vacant.then_some(Vacancy { leader, term, vote, voters })
     }
 
     /// Stands, or leaves it to a better candidate. False if the others see no vacancy.
@@ -143,6 +138,5 @@ pub(crate) fn answer(core: &Core, lookout: &Lookout, ask: &LeaderGoneAsk) -> Lea
     let metrics = core.server_metrics();
     let metrics = metrics.borrow_watched();
     let same = metrics.current_leader == Some(ask.leader) && metrics.vote.leader_id().term == ask.term;
-    let dead = matches!(lookout.verdict(ask.leader), Some(Verdict::Down(_)));
-    LeaderGoneAnswer { agreed: same && dead, last: last_log(core) }
+    LeaderGoneAnswer { agreed: same && lookout.has_lost(ask.leader, ask.term), last: last_log(core) }
 }

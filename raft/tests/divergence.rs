@@ -88,7 +88,7 @@ async fn without_a_majority_for_any_hash_nobody_is_stopped() {
     let leader = cluster.leader().await;
     propose_tick(cluster.node(leader)).await;
     // A checkpoint of the sound state that were applied to a corrupted one only would stop its node, and rightly so.
-    at_rest(&cluster, leader, 10).await;
+    at_rest(&cluster, leader).await;
     same_state(&cluster).await;
     for id in 1..=3 {
         cluster.kill(id).await;
@@ -112,6 +112,6 @@ async fn an_idle_cluster_takes_no_second_checkpoint() {
     let cluster = TestCluster::start(3, often).await;
     let leader = cluster.leader().await;
     propose_tick(cluster.node(leader)).await;
-    at_rest(&cluster, leader, 10).await;
+    at_rest(&cluster, leader).await;
     cluster.shutdown().await;
 }

@@ -126,7 +126,6 @@ async fn one_snapshot_is_enough_however_much_is_written_and_purged_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "its cluster may change its leader meanwhile, which it does not expect (docs/testing.md)"]
 async fn a_transfer_that_is_broken_off_again_and_again_comes_through() {
     let (mut cluster, proxy, leader) = one_is_away().await;
     let first = cluster.node(leader).status().snapshot.unwrap();

@@ -56,9 +56,6 @@ impl TestCluster {
             cluster.start_node(id).await;
         }
         cluster.all_up().await;
-        // A new cluster may change its leader once more in its first moments.
-        let leader = cluster.leader().await;
-        at_rest(&cluster, leader, 50).await;
         cluster
     }
 
@@ -180,13 +177,13 @@ pub async fn same_state(cluster: &TestCluster) {
     .await;
 }
 
-/// Waits for so many intervals of 50 ms without an entry: the cluster has come to rest after its last checkpoint.
-pub async fn at_rest(cluster: &TestCluster, leader: u64, intervals: u32) {
+/// Waits for ten intervals without an entry: the cluster has come to rest after its last checkpoint.
+pub async fn at_rest(cluster: &TestCluster, leader: u64) {
     let settled = || cluster.node(leader).status().last;
     let mut last = settled();
     let mut quiet = 0;
     let begun = Instant::now();
-    while quiet < intervals {
+    while quiet < 10 {
         assert!(begun.elapsed() < DEADLINE, "it never comes to rest");
         tokio::time::sleep(Duration::from_millis(50)).await;
         quiet = if settled() == last { quiet + 1 } else { 0 };
