@@ -8,6 +8,7 @@
 //! The majority is asked for first, because a leader's hash by itself would let one damaged leader stop all the others.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use crate::leader::LeaderDesk;
 use crate::peers::Links;
 use crate::progress::Progress;
+use crate::state_machine::Replica;
 use crate::transport::frame::Kind;
 use crate::types::Core;
 use crate::wire::{StateHashAnswer, StateHashAsk, decode, encode};
@@ -87,7 +89,7 @@ pub(crate) struct Checkpoints {
     pub node: u64,
     pub desk: LeaderDesk,
     pub links: Links,
-    pub replica: std::sync::Arc<crate::state_machine::Replica>,
+    pub replica: Arc<Replica>,
     pub interval: Duration,
 }
 

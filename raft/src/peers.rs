@@ -159,16 +159,11 @@ impl Lookout {
         self.verdicts.subscribe()
     }
 
-    /// What is held of `peer` now.
-    pub fn verdict(&self, peer: u64) -> Option<Verdict> {
-        self.verdicts.borrow().get(&peer).copied()
-    }
-
     /// True if this node takes the leader of this term for dead; to be asked about the present one only. What it held of
     /// the node before the election is no evidence: a closed link is dialled again after a pause, and whoever was
     /// elected meanwhile was alive. So the leader must have been reached, and lost again.
     pub fn has_lost(&self, leader: u64, term: u64) -> bool {
-        let verdict = self.verdict(leader);
+        let verdict = self.verdicts.borrow().get(&leader).copied();
         let mut led = self.led.lock();
         let known = led.filter(|led| (led.leader, led.term) == (leader, term));
         let now = known.unwrap_or(Led { leader, term, reached: verdict == Some(Verdict::Up) });

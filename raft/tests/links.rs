@@ -9,25 +9,8 @@ use std::time::{Duration, Instant};
 
 use holdfast_machine::{ClusterEvent, Evidence, Liveness};
 use holdfast_raft::{FeedItem, Options, Raft, Since, Standing, StartError};
-use proxy::{BLIP, Proxy};
+use proxy::{BLIP, Proxy, cluster_with_proxy};
 use support::{TestCluster, at_rest, eventually, own_address, propose_tick};
-
-/// A cluster whose node 3 is reached through a proxy.
-async fn cluster_with_proxy() -> (TestCluster, Proxy) {
-    let mut cluster = TestCluster::prepare(3, |_| {});
-    let behind = own_address(3);
-    let proxy = Proxy::start(&cluster.listen[&3], &behind).await;
-    cluster.listen.insert(3, behind);
-    for id in 1..=3 {
-        cluster.start_node(id).await;
-    }
-    cluster.all_up().await;
-    // Node 3 is not to lead, so that its links are those of a follower.
-    while cluster.leader().await == 3 {
-        let _ = cluster.node(3).transfer_leader(1).await;
-    }
-    (cluster, proxy)
-}
 
 fn membership_changes(cluster: &TestCluster, seen_by: u64) -> u64 {
     cluster.node(seen_by).view(|machine, _| machine.members().map(|m| m.since.0).max().unwrap_or(0))
@@ -35,7 +18,7 @@ fn membership_changes(cluster: &TestCluster, seen_by: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn links_that_drop_for_a_moment_are_no_deaths() {
-    let (cluster, proxy) = cluster_with_proxy().await;
+    let (cluster, proxy) = cluster_with_proxy(|_| {}).await;
     let leader = cluster.leader().await;
     // Whatever the start still has to write is no blip's doing.
     at_rest(&cluster, leader).await;
@@ -64,7 +47,7 @@ async fn links_that_drop_for_a_moment_are_no_deaths() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_peer_is_down_and_comes_back() {
-    let (cluster, proxy) = cluster_with_proxy().await;
+    let (cluster, proxy) = cluster_with_proxy(|_| {}).await;
     let leader = cluster.leader().await;
     let stalled = Instant::now();
     proxy.stall();
@@ -78,7 +61,7 @@ async fn a_silent_peer_is_down_and_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_stall_is_no_death() {
-    let (cluster, proxy) = cluster_with_proxy().await;
+    let (cluster, proxy) = cluster_with_proxy(|_| {}).await;
     let leader = cluster.leader().await;
     let before = membership_changes(&cluster, leader);
     for _ in 0..5 {

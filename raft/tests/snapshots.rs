@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use holdfast_machine::{Command, Commit, NewEvent, Payload, WorkflowId, WorkflowType};
 use holdfast_raft::{FeedItem, Handle, Options, Since};
-use proxy::Proxy;
-use support::{DEADLINE, TestCluster, eventually, own_address, same_state, tick};
+use proxy::{Proxy, cluster_with_proxy};
+use support::{DEADLINE, TestCluster, eventually, same_state, tick};
 use tokio::task::JoinHandle;
 
 const WORKFLOWS: u64 = 64;
@@ -66,17 +66,7 @@ fn load(node: Handle) -> (Arc<AtomicU64>, JoinHandle<()>) {
 
 /// A cluster that has some megabytes, and node 3, behind a slow link, not running; the log that it misses is gone.
 async fn one_is_away() -> (TestCluster, Proxy, u64) {
-    let mut cluster = TestCluster::prepare(3, small);
-    let behind = own_address(3);
-    let proxy = Proxy::start(&cluster.listen[&3], &behind).await;
-    cluster.listen.insert(3, behind);
-    for id in 1..=3 {
-        cluster.start_node(id).await;
-    }
-    cluster.all_up().await;
-    while cluster.leader().await == 3 {
-        let _ = cluster.node(3).transfer_leader(1).await;
-    }
+    let (mut cluster, proxy) = cluster_with_proxy(small).await;
     let leader = cluster.leader().await;
     cluster.node(leader).propose(Command::Create { shard_count: 16 }.into()).await.unwrap();
     cluster.kill(3).await;

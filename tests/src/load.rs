@@ -94,6 +94,20 @@ impl Load {
         self.progress.load(Ordering::Relaxed)
     }
 
+    /// Waits until at least so many writes more are acknowledged than at the call.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub async fn goes_on(&self, writes: u64) -> Result<()> {
+        let before = self.written();
+        wait_until("the load goes on", LONG, async || {
+            let written = self.written() - before;
+            ensure!(written >= writes, "{written} writes");
+            Ok(())
+        })
+        .await
+    }
+
     /// Writes that have no answer at this moment.
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)

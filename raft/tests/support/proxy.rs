@@ -9,6 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::support::{Adjust, TestCluster, own_address};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Pass,
@@ -21,6 +23,22 @@ pub struct Proxy {
     /// Grows by one at each cut; a connection ends when it does.
     cuts: Arc<watch::Sender<u64>>,
     inward: Arc<Inward>,
+}
+
+/// A cluster whose node 3 is reached through a proxy and does not lead, so that its links are those of a follower.
+pub async fn cluster_with_proxy(adjust: Adjust) -> (TestCluster, Proxy) {
+    let mut cluster = TestCluster::prepare(3, adjust);
+    let behind = own_address(3);
+    let proxy = Proxy::start(&cluster.listen[&3], &behind).await;
+    cluster.listen.insert(3, behind);
+    for id in 1..=3 {
+        cluster.start_node(id).await;
+    }
+    cluster.all_up().await;
+    while cluster.leader().await == 3 {
+        let _ = cluster.node(3).transfer_leader(1).await;
+    }
+    (cluster, proxy)
 }
 
 /// What goes to the node that the proxy stands before.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use holdfast_checkers::coverage::Coverage;
 use holdfast_client::Client;
 use holdfast_tests::dice::{Deck, Dice, seed_and_steps};
@@ -68,13 +68,7 @@ pub async fn tell(containers: &Containers) -> Result<()> {
     let load = Load::start(&urls, 3)?;
     let mut coverage = Coverage::default();
     for step in 0..steps {
-        let before = load.written();
-        wait_until("the load goes on", LONG, async || {
-            let written = load.written() - before;
-            ensure!(written >= WRITES_A_STEP, "seed {seed}, step {step}: {written} writes since the last fault");
-            Ok(())
-        })
-        .await?;
+        load.goes_on(WRITES_A_STEP).await.with_context(|| format!("seed {seed}, step {step}"))?;
         let fault = deck.deal(&mut dice);
         let leader = wait_until("there is a leader", LONG, async || {
             client.cluster().await?.value.leader.context("nobody leads")

@@ -39,16 +39,6 @@ fn restore(node: &NodeProcess, file: &Path) -> Result<String> {
     Ok(begins.and_then(|line| line.split(';').next()).with_context(|| format!("no base in {printed}"))?.to_owned())
 }
 
-async fn grown(load: &Load) -> Result<()> {
-    let before = load.written();
-    wait_until("the load goes on", LONG, async || {
-        let written = load.written() - before;
-        ensure!(written >= WRITES, "{written} writes");
-        Ok(())
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_cluster_goes_on_from_a_backup_that_was_taken_under_load() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -64,12 +54,12 @@ async fn a_new_cluster_goes_on_from_a_backup_that_was_taken_under_load() -> Resu
 
     let urls: Vec<&str> = old.nodes.iter().map(|node| node.url.as_str()).collect();
     let load = Load::start(&urls, 3)?;
-    grown(&load).await?;
+    load.goes_on(WRITES).await?;
     let (written, acknowledged) = (load.written(), load.calls());
     let taken = back_up(&old, &file)?;
     ensure!(taken["cluster"] == "test" && taken["index"].as_u64() > Some(0), "{taken}");
     let under_way = load.written() - written;
-    grown(&load).await?;
+    load.goes_on(WRITES).await?;
     let second = back_up(&old, &later)?;
     ensure!(second["index"].as_u64() > taken["index"].as_u64(), "{taken} and then {second}");
     load.stop(&any).await?;

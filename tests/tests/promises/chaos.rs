@@ -8,7 +8,7 @@ mod faults;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use holdfast_checkers::coverage::Coverage;
 use holdfast_tests::check;
 use holdfast_tests::check::events::Subscriber;
@@ -17,7 +17,6 @@ use holdfast_tests::cluster::Setup;
 use holdfast_tests::dice::{Dice, seed_and_steps};
 use holdfast_tests::load::{self, Load};
 use holdfast_tests::small_disk::can_mount;
-use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::wall_clock::WallClock;
 
 use faults::{Breaker, DISK, Fault, LOGS_KEPT, SNAPSHOT_AFTER};
@@ -61,13 +60,7 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
     let load = Load::start(&urls, 4)?;
     let mut coverage = Coverage::default();
     for step in 0..steps {
-        let before = load.written();
-        wait_until("the load goes on", LONG, async || {
-            let written = load.written() - before;
-            ensure!(written >= WRITES_A_STEP, "seed {seed}, step {step}: {written} writes since the last fault");
-            Ok(())
-        })
-        .await?;
+        load.goes_on(WRITES_A_STEP).await.with_context(|| format!("seed {seed}, step {step}"))?;
         let fault = deck.deal(&mut dice);
         let leader = cluster.leader_as_known_by(dice.roll(3)).await?;
         // Leaders are where it hurts: every other time it is one.

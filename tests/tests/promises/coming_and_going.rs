@@ -76,12 +76,7 @@ async fn a_stop_in_good_order_hands_over_leadership_and_loses_no_call() -> Resul
     for _ in 0..3 {
         let leader = cluster.leader().await?;
         let term = cluster.view(leader).await?.term;
-        let before = load.written();
-        wait_until("the load goes on", LONG, async || {
-            ensure!(load.written() > before + 20, "{} writes", load.written());
-            Ok(())
-        })
-        .await?;
+        load.goes_on(21).await?;
         let status = cluster.nodes[leader].stop(LONG).await?;
         ensure!(status.success(), "{status}");
         let words = cluster.nodes[leader].log_text();
@@ -160,16 +155,6 @@ async fn member_replace(
     Ok((output.status.code(), said))
 }
 
-/// Waits until the load has gone on for a while.
-async fn goes_on(load: &Load) -> Result<()> {
-    let before = load.written();
-    wait_until("the load goes on", LONG, async || {
-        ensure!(load.written() > before + 50, "{} writes", load.written());
-        Ok(())
-    })
-    .await
-}
-
 /// So small a log that a new member needs a snapshot.
 fn with_a_short_log() -> Setup {
     Setup::plain().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 400).set("HOLDFAST_RAFT_LOGS_KEPT", 50)
@@ -180,7 +165,7 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Re
     let cluster = with_a_short_log().start().await?;
     let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
     let load = Load::start(&urls, 3)?;
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     let wiped = cluster.follower().await?;
     let leader = cluster.leader().await?;
     let other = 3 - wiped - leader;
@@ -209,7 +194,7 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Re
 
     let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
     ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     cluster.whole().await?;
     let members = cluster.view(other).await?.members;
     let member = members.iter().find(|member| member.member.name == *name).context("it is a member")?;
@@ -220,7 +205,7 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Re
     cluster.nodes[wiped].start()?;
     cluster.whole().await?;
     cluster.nodes[leader].kill()?;
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     cluster.nodes[leader].start()?;
     cluster.whole().await?;
     println!("replaced under load: {:?}", load.stop(&cluster.any()?).await?.report);
@@ -234,7 +219,7 @@ async fn with_auto_replace_a_leader_that_lost_its_disk_comes_back_by_itself() ->
     let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
     let load = Load::start(&urls, 3)?;
     for id in [4, 5] {
-        goes_on(&load).await?;
+        load.goes_on(51).await?;
         let wiped = cluster.leader().await?;
         cluster.nodes[wiped].kill()?;
         cluster.nodes[wiped].wipe()?;
@@ -249,7 +234,7 @@ async fn with_auto_replace_a_leader_that_lost_its_disk_comes_back_by_itself() ->
         .await?;
         cluster.whole().await?;
     }
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     println!("two leaders replaced under load: {:?}", load.stop(&cluster.any()?).await?.report);
     println!("on the disks: {:?}", cluster.finish_on_disk().await?);
     Ok(())
@@ -260,7 +245,7 @@ async fn a_node_with_damaged_data_is_rebuilt_from_its_peers_under_load() -> Resu
     let cluster = with_a_short_log().start().await?;
     let urls: Vec<&str> = cluster.nodes.iter().map(|node| node.url.as_str()).collect();
     let load = Load::start(&urls, 3)?;
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     let damaged = cluster.follower().await?;
     let node = &cluster.nodes[damaged];
     ensure!(node.stop(LONG).await?.success(), "a stop in good order");
@@ -289,7 +274,7 @@ async fn a_node_with_damaged_data_is_rebuilt_from_its_peers_under_load() -> Resu
     .await?;
     let (code, said) = member_replace(&cluster, damaged, (damaged + 1) % 3, &[]).await?;
     ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
-    goes_on(&load).await?;
+    load.goes_on(51).await?;
     cluster.whole().await?;
     println!("rebuilt under load: {:?}", load.stop(&cluster.any()?).await?.report);
 

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_client::Write;
 use holdfast_tests::cluster::Setup;
 use holdfast_tests::load::{self, Load};
-use holdfast_tests::wait::{LONG, wait_until};
+use holdfast_tests::wait::LONG;
 use holdfast_tests::{check, disk, work};
 
 /// Acknowledged writes between two kills.
@@ -18,13 +18,7 @@ async fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_ten_times() -> R
     let load = Load::start(&urls, 4)?;
     let mut caught = 0;
     for round in 0..10 {
-        let before = load.written();
-        wait_until("the load goes on", LONG, async || {
-            let written = load.written() - before;
-            ensure!(written >= WRITES_BETWEEN_KILLS, "{written} writes since the last kill");
-            Ok(())
-        })
-        .await?;
+        load.goes_on(WRITES_BETWEEN_KILLS).await?;
         // In another order each time, so that each node is sometimes the first and sometimes the last.
         let order = [round, round + 1, round + 2].map(|node| node % 3);
         caught += load.under_way();

@@ -7,20 +7,10 @@ use anyhow::{Result, ensure};
 use holdfast_tests::check;
 use holdfast_tests::cluster::Setup;
 use holdfast_tests::load::{self, Load};
-use holdfast_tests::wait::{LONG, wait_until};
+use holdfast_tests::wait::LONG;
 
 /// Acknowledged writes between two steps.
 const WRITES: u64 = 30;
-
-async fn grown(load: &Load) -> Result<()> {
-    let before = load.written();
-    wait_until("the load goes on", LONG, async || {
-        let written = load.written() - before;
-        ensure!(written >= WRITES, "{written} writes");
-        Ok(())
-    })
-    .await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_rolled_from_the_version_before_to_this_one_and_back() -> Result<()> {
@@ -39,13 +29,13 @@ async fn a_cluster_is_rolled_from_the_version_before_to_this_one_and_back() -> R
     let load = Load::start(&urls.iter().map(String::as_str).collect::<Vec<_>>(), 3)?;
     for program in [None, Some(&previous), None] {
         for node in 0..cluster.nodes.len() {
-            grown(&load).await?;
+            load.goes_on(WRITES).await?;
             ensure!(cluster.nodes[node].stop(LONG).await?.success(), "a stop in good order");
             cluster.nodes[node].run(program.cloned());
             cluster.nodes[node].start()?;
             cluster.whole().await?;
         }
-        grown(&load).await?;
+        load.goes_on(WRITES).await?;
     }
     let client = cluster.any()?;
     let judged = load.stop(&client).await?;

@@ -195,13 +195,7 @@ impl Breaker<'_> {
         let (victim, links) = (&self.cluster.nodes[node], self.cluster.links()?);
         victim.kill()?;
         // So much that the others keep nothing of what it lacks.
-        let before = self.load.written();
-        wait_until("the load has left a node behind", LONG, async || {
-            let written = self.load.written() - before;
-            ensure!(written > 3 * SNAPSHOT_AFTER + LOGS_KEPT, "{written} writes");
-            Ok(())
-        })
-        .await?;
+        self.load.goes_on(3 * SNAPSHOT_AFTER + LOGS_KEPT + 1).await?;
         let comes = || victim.log_text().matches("a snapshot comes").count();
         let before = comes();
         links.set_into(victim.id, Flow::Slow(SLOW));
