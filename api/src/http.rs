@@ -6,6 +6,7 @@
 
 mod answer;
 mod backup;
+mod batch;
 mod cluster;
 mod document;
 mod error;

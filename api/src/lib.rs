@@ -10,7 +10,7 @@
 //!   `growth.rs` who waits for histories to grow; `timers.rs` timers and who waits for them; `attachment.rs` and
 //!   `attachments.rs` the sessions of workers that are attached here, `sessions.rs` all of them; `explain.rs`
 //!   why something does not move; `metrics.rs` what is
-//!   counted; `backup.rs` a copy of everything.
+//!   counted; `backup.rs` a copy of everything; `batch.rs` many calls in one.
 //! - `http/` has a file for each group of routes. A handler takes a request apart, calls the store, and
 //!   answers.
 
@@ -19,6 +19,7 @@
 mod attachment;
 mod attachments;
 mod backup;
+mod batch;
 mod claim;
 mod deliveries;
 mod error;
@@ -46,8 +47,8 @@ pub use holdfast_client::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
     DueTimer, DueTimers, Ended, EventId, EventMessage, ExpiredCall, Explanation, Failure, Head, HeadGrew, HeadMessage,
     HeadPage, HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall, ReadMode, Reconciled,
-    RedriveMode, RoutePage, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView, SessionWithRows,
-    StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList,
-    WorkflowView, Write,
+    RedriveMode, RoutePage, RowResult, RowView, RowsInNamespace, Runs, SessionFilter, SessionPage, SessionView,
+    SessionWithRows, StaleRows, TimerPage, Topology, UnsettledPage, UnsettledWorkflow, WaitingRoute, WithdrawnRow,
+    WorkflowList, WorkflowView, Write,
 };
 pub use store::{Store, StoreOptions, StoreResult};

@@ -45,8 +45,7 @@ impl Client {
 
     /// Appends events, stages rows and settles rows of one workflow: all or nothing.
     pub async fn commit(&self, commit: Commit, write: Write) -> CallResult<Committed> {
-        let Commit { workflow, expected_seq, events, rows, settle, transitions, timers } = commit;
-        let body = CommitBody { expected_seq, events, rows, settle, transitions, timers };
+        let (workflow, body) = CommitBody::of(commit);
         self.post(workflow_path(&workflow, "/commit")?, &body, write).await
     }
 

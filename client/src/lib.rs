@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod backup;
+mod batch;
 mod calls;
 mod client;
 mod error;
@@ -46,8 +47,8 @@ pub use wire::{
     Adoption, Answer, ClaimCall, ClaimHolder, ClusterView, CountPage, DeadLetter, DeadLetterPage, Delivery, Directory,
     DiskSpace, DueTimer, DueTimers, Encoding, Ended, EventId, EventMessage, ExpiredCall, Explanation, Failure, Head,
     HeadGrew, HeadMessage, HeadPage, HeadScope, HeldRow, ListCall, ListedRow, MemberView, NodeMessage, PageCall,
-    ReadMode, Reconciled, RedriveMode, Replacement, ReplacementStage, RoutePage, RowView, RowsInNamespace, Runs,
-    SessionFilter, SessionPage, SessionView, SessionWithRows, StaleRows, TimerPage, Topology, UnsettledPage,
+    ReadMode, Reconciled, RedriveMode, Replacement, ReplacementStage, RoutePage, RowResult, RowView, RowsInNamespace,
+    Runs, SessionFilter, SessionPage, SessionView, SessionWithRows, StaleRows, TimerPage, Topology, UnsettledPage,
     UnsettledWorkflow, WaitingRoute, WithdrawnRow, WorkflowList, WorkflowView, Write,
 };
 pub use worker_stream::{WorkerReceiver, WorkerSender, WorkerStream};

@@ -20,8 +20,30 @@ pub struct Problem {
     /// A sentence about this very error.
     pub detail: String,
     /// What the sentence is made of (expected and found, owner and epoch, limit and actual).
-    #[serde(default)]
+    #[serde(default, with = "details")]
     pub details: Map<String, Value>,
+}
+
+/// Postcard cannot read a value of any kind: there the details are JSON in a text.
+mod details {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::{Map, Value};
+
+    pub fn serialize<S: Serializer>(details: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return details.serialize(serializer);
+        }
+        serde_json::to_string(details).map_err(S::Error::custom)?.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+        if deserializer.is_human_readable() {
+            return Map::deserialize(deserializer);
+        }
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 impl Problem {

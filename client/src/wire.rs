@@ -4,6 +4,7 @@
 //! Bodies are objects, never bare lists, so that members can be added. Times are unix milliseconds, log
 //! time unless said otherwise. Keys and tokens are texts.
 
+mod batch;
 mod cluster;
 mod encoding;
 mod events;
@@ -23,6 +24,7 @@ pub use holdfast_machine::{EventId, ReadMode};
 use holdfast_machine::{Fence, IdempotencyKey};
 use serde::{Deserialize, Serialize};
 
+pub use batch::{Batch, BatchedCommit, BatchedResult, Outcome, Outcomes, RowResult};
 pub use cluster::{
     AdoptBody, Adoption, ClusterView, Directory, DiskSpace, MemberView, ReplaceBody, Replacement, ReplacementStage,
     TransferBody,

@@ -27,6 +27,7 @@ use super::extract::PAGE;
     tags(
         (name = "workflows", description = "Histories and what is derived from them"),
         (name = "outbox", description = "Activities that wait, are claimed, or have ended"),
+        (name = "batch", description = "Many calls in one request"),
         (name = "sessions", description = "Workers, and the rows that are given to them"),
         (name = "namespaces", description = "Tenants: ceilings and retention"),
         (name = "timers", description = "When a workflow has to be woken"),

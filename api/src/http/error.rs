@@ -73,7 +73,6 @@ impl ApiError {
     }
 
     /// The document that it answers.
-    #[cfg(test)]
     pub fn problem(self) -> Problem {
         *self.0
     }

@@ -32,8 +32,8 @@ use super::document::{Frame, Text};
 use super::error::{ApiError, Refusal};
 use super::extract::{BodyBudget, BodyBytesMax};
 use super::{
-    answer, backup, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows, sessions,
-    shards, swagger_ui, timers, unread, visibility, workflows,
+    answer, backup, batch, cluster, document, errors, events, explain, health, listings, namespaces, outbox, rows,
+    sessions, shards, swagger_ui, timers, unread, visibility, workflows,
 };
 use crate::store::Store;
 
@@ -156,6 +156,8 @@ fn version_1() -> OpenApiRouter<Store> {
         .routes(routes!(sessions::stream))
         .routes(routes!(sessions::sessions))
         .routes(routes!(sessions::session))
+        .routes(routes!(batch::commit_all))
+        .routes(routes!(batch::complete_all))
         .routes(routes!(shards::shards))
         .routes(routes!(shards::transfer))
         .routes(routes!(shards::adopt))

@@ -58,6 +58,12 @@ pub struct RearmBody {
 pub struct SettleBody {}
 
 impl CommitBody {
+    /// The body of a commit, and the workflow, which stands beside it.
+    pub fn of(commit: Commit) -> (WorkflowId, Self) {
+        let Commit { workflow, expected_seq, events, rows, settle, transitions, timers } = commit;
+        (workflow, Self { expected_seq, events, rows, settle, transitions, timers })
+    }
+
     /// The commit that this body asks for.
     pub fn into_commit(self, workflow: WorkflowId) -> Commit {
         let Self { expected_seq, events, rows, settle, transitions, timers } = self;
