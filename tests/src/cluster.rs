@@ -25,7 +25,7 @@ use crate::turn::{self, Turn};
 use crate::wait::{LONG, wait_until};
 use crate::wall_clock::WallClock;
 
-/// The names of the nodes, in the order of their Raft ids.
+/// The names of the nodes, in the order in which they are the cluster's members.
 pub const NAMES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// The id of a test's cluster.
 const CLUSTER: &str = "test";
@@ -135,24 +135,26 @@ impl Setup {
         // Built before anything else, so that no clock of a story runs meanwhile.
         self.program.path()?;
         let folder = tempfile::tempdir()?;
-        let mut peer_ports = BTreeMap::new();
-        for id in 1..=NAMES.len() as u64 {
-            peer_ports.insert(id, free_port()?);
+        let mut listeners = Vec::new();
+        for name in NAMES {
+            listeners.push((NodeName::new(name)?, free_port()?));
         }
-        let links = if self.proxied { Some(Links::in_front_of(&peer_ports).await?) } else { None };
-        let reached_at = |id: u64| links.as_ref().and_then(|links| links.front(id)).unwrap_or(peer_ports[&id]);
-        let members: Vec<String> =
-            NAMES.iter().zip(1..).map(|(name, id)| format!("{name}=127.0.0.1:{}", reached_at(id))).collect();
+        let links = if self.proxied { Some(Links::in_front_of(&listeners).await?) } else { None };
+        let reached = listeners.iter().enumerate().map(|(node, (name, port))| {
+            let port = links.as_ref().map_or(*port, |links| links.front(node));
+            format!("{name}=127.0.0.1:{port}")
+        });
+        let members: Vec<String> = reached.collect();
 
         let (mut nodes, mut clients, mut disks, mut clocks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (name, id) in NAMES.into_iter().zip(1..) {
+        for (name, peer_port) in listeners {
             let http = free_port()?;
             let own = [
-                ("HOLDFAST_NODE_NAME", name.to_owned()),
+                ("HOLDFAST_NODE_NAME", name.to_string()),
                 ("HOLDFAST_CLUSTER_ID", CLUSTER.to_owned()),
                 ("HOLDFAST_MEMBERS", members.join(",")),
                 ("HOLDFAST_HTTP_LISTEN", format!("127.0.0.1:{http}")),
-                ("HOLDFAST_PEER_LISTEN", format!("127.0.0.1:{}", peer_ports[&id])),
+                ("HOLDFAST_PEER_LISTEN", format!("127.0.0.1:{peer_port}")),
                 ("HOLDFAST_SHARD_COUNT", SHARDS.to_string()),
             ];
             let mut environment: BTreeMap<String, String> = own.map(|(key, value)| (key.to_owned(), value)).into();
@@ -162,8 +164,8 @@ impl Setup {
                 environment.extend(clock.environment()?);
                 clocks.push(clock);
             }
-            let node =
-                NodeProcess::new(NodeName::new(name)?, id, http, folder.path().join(name), self.program, environment)?;
+            let home = folder.path().join(name.as_str());
+            let node = NodeProcess::new(name, http, home, self.program, environment)?;
             if let Some(bytes) = self.disk_bytes {
                 disks.push(SmallDisk::mount(&node.data(), bytes)?);
             }

@@ -11,7 +11,7 @@
 //!   `stream`: sessions by hand;
 //! - `door`: what cuts one of them off;
 //! - `check`: what must be true whatever happened; `disk`: whether anything was written;
-//! - `dice`: what faults a seed draws;
+//! - `dice`: what faults a seed draws; `faults`: those that take more than one call;
 //! - `wait`: the only way in which a test waits.
 
 #![warn(missing_docs)]
@@ -25,6 +25,7 @@ pub mod disk;
 pub mod door;
 pub mod embedded;
 pub mod engine;
+pub mod faults;
 pub mod links;
 pub mod load;
 pub mod ports;

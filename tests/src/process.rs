@@ -6,6 +6,8 @@ use std::io::Write;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -30,6 +32,7 @@ pub struct Process {
     /// Another executable than the program's own.
     executable: Option<PathBuf>,
     environment: BTreeMap<String, String>,
+    life: Arc<Life>,
     child: Mutex<Option<Child>>,
 }
 
@@ -38,11 +41,23 @@ pub struct Process {
 pub struct NodeProcess {
     /// Its name.
     pub name: NodeName,
-    /// Its Raft id: its place in the list of members, from 1.
-    pub id: u64,
     /// Where its API is, as a base URL.
     pub url: String,
     process: Process,
+}
+
+/// Counts the processes that a [`Process`] has been, and the disks that a node has had.
+#[derive(Debug, Default)]
+pub struct Life {
+    disks: AtomicU64,
+    boots: AtomicU64,
+}
+
+impl Life {
+    /// The numbers of its disk and of its process. They grow before the new one does anything.
+    pub fn numbers(&self) -> (u64, u64) {
+        (self.disks.load(Ordering::SeqCst), self.boots.load(Ordering::SeqCst))
+    }
 }
 
 impl Deref for NodeProcess {
@@ -60,7 +75,6 @@ impl NodeProcess {
     /// When the folder cannot be made.
     pub fn new(
         name: NodeName,
-        id: u64,
         http_port: u16,
         folder: PathBuf,
         program: Program,
@@ -68,7 +82,8 @@ impl NodeProcess {
     ) -> Result<Self> {
         environment.insert("HOLDFAST_DATA_DIR".to_owned(), folder.join("data").display().to_string());
         let url = format!("http://127.0.0.1:{http_port}");
-        Ok(Self { process: Process::new(name.to_string(), folder, program, environment)?, name, id, url })
+        let process = Process::new(name.to_string(), folder, program, environment)?;
+        Ok(Self { name, url, process })
     }
 
     /// Its data directory.
@@ -76,13 +91,28 @@ impl NodeProcess {
         self.folder.join("data")
     }
 
-    /// Takes the whole data directory of a stopped node away.
+    /// Empties the data directory of a stopped node. The directory itself stays: a file system may be mounted there.
     ///
     /// # Errors
-    /// When it runs, or its directory cannot be removed.
+    /// When it runs, or its directory cannot be emptied.
     pub fn wipe(&self) -> Result<()> {
         ensure!(!self.is_running(), "{} runs; its disk is not pulled from under it", self.name);
-        fs::remove_dir_all(self.data()).context("wiping")
+        for entry in fs::read_dir(self.data()).context("wiping")? {
+            let entry = entry?;
+            let removed = if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())
+            } else {
+                fs::remove_file(entry.path())
+            };
+            removed.with_context(|| format!("wiping {}", entry.path().display()))?;
+        }
+        self.process.life.disks.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Which disk and which process it has, for whoever watches it.
+    pub fn life(&self) -> Arc<Life> {
+        Arc::clone(&self.process.life)
     }
 
     /// Has the next start run this executable, or (`None`) the one under test.
@@ -108,7 +138,15 @@ impl Process {
         environment: BTreeMap<String, String>,
     ) -> Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { label, folder, program, executable: None, environment, child: Mutex::new(None) })
+        Ok(Self {
+            label,
+            folder,
+            program,
+            executable: None,
+            environment,
+            life: Arc::default(),
+            child: Mutex::new(None),
+        })
     }
 
     fn log(&self) -> PathBuf {
@@ -134,6 +172,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(append_to(&self.records_file())?)
             .stderr(append_to(&self.log())?);
+        self.life.boots.fetch_add(1, Ordering::SeqCst);
         *child = Some(command.spawn().with_context(|| format!("{} does not start", program.display()))?);
         Ok(())
     }

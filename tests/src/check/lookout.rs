@@ -1,16 +1,19 @@
 //! A lookout that asks every node for what it knows all along, while the cluster is being broken: a term has one leader
-//! whoever is asked, states at one index are the same, and an epoch of a shard has one owner (invariants 1, 4 and 7).
+//! whoever is asked, a node does not go back unless its disk was emptied, states at one index are the same, and an epoch of
+//! a shard has one owner (invariants 1, 3, 4 and 7).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use holdfast_checkers::Observation;
-use holdfast_checkers::invariants::{EpochsHaveOneOwner, OneLeaderPerTerm, StatesAreEqual};
+use holdfast_checkers::invariants::{EpochsHaveOneOwner, Watch};
 use holdfast_client::{Client, ReadMode};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, view};
+use crate::process::Life;
 
 /// A node that does not answer within this time is asked again in the next round.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -20,10 +23,8 @@ const REST: Duration = Duration::from_millis(50);
 /// What was seen.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The leaders of terms.
-    pub leaders: OneLeaderPerTerm,
-    /// The states at indexes.
-    pub states: StatesAreEqual,
+    /// The leaders of terms, the positions of nodes, the states at indexes.
+    pub watch: Watch,
     /// The owners of shards.
     pub owners: EpochsHaveOneOwner,
     /// How often a node answered.
@@ -43,14 +44,15 @@ impl Lookout {
     /// # Errors
     /// Never for the URLs of a cluster.
     pub fn start(cluster: &Cluster) -> Result<Self> {
-        let clients: Vec<Client> =
-            (0..cluster.nodes.len()).map(|node| cluster.impatient(node, ANSWER)).collect::<Result<_>>()?;
+        let nodes = cluster.nodes.iter().enumerate();
+        let nodes: Vec<(Client, Arc<Life>)> =
+            nodes.map(|(place, node)| Ok((cluster.impatient(place, ANSWER)?, node.life()))).collect::<Result<_>>()?;
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(async move {
             let mut seen = Seen::default();
             while !*stopped.borrow() {
-                for client in &clients {
-                    seen.look(client).await?;
+                for (client, life) in &nodes {
+                    seen.look(client, life).await?;
                 }
                 tokio::time::sleep(REST).await;
             }
@@ -71,27 +73,33 @@ impl Lookout {
 
 impl Seen {
     /// Looks at a node; one that does not answer shows nothing.
-    async fn look(&mut self, client: &Client) -> Result<()> {
+    async fn look(&mut self, client: &Client, life: &Life) -> Result<()> {
+        let (disk, boot) = life.numbers();
         let Ok(view) = view(client).await else { return Ok(()) };
+        if life.numbers() != (disk, boot) {
+            // It cannot be told which process has answered.
+            return Ok(());
+        }
         self.looks += 1;
         let hash = u64::from_str_radix(&view.state_hash, 16).context("a hash")?;
+        // What was applied was committed, even if the node has looked at that before.
+        let committed = view.committed.max(view.applied);
         let seen = Observation {
             node: view.node,
-            disk: 1,
-            boot: 1,
+            disk,
+            boot,
             term: view.term,
             leader: view.leader,
             purged: 0,
             snapshot: 0,
             applied: view.applied,
-            committed: view.committed,
-            last: view.last,
+            committed,
+            last: view.last.max(committed),
             hash: Some(hash),
         };
-        self.leaders.observe(&seen)?;
-        self.states.observe(&seen)?;
+        self.watch.observe(&seen)?;
         let Ok(directory) = client.shards(ReadMode::Stale).await else { return Ok(()) };
-        // Which process it is cannot be told from here, so each look is taken for one of its own.
+        // The directory is asked for after that, so each look is taken for a process of its own.
         self.owners.directory(&seen.node, self.looks, &directory.value.shards)?;
         Ok(())
     }

@@ -33,7 +33,7 @@ impl Lone {
         ];
         let environment: BTreeMap<_, _> = settings.map(|(key, value)| (key.to_owned(), value)).into();
         let home = folder.path().join("node");
-        let node = NodeProcess::new(NodeName::new("node-a")?, 1, http, home, Program::Holdfast, environment)?;
+        let node = NodeProcess::new(NodeName::new("node-a")?, http, home, Program::Holdfast, environment)?;
         Ok(Self { node, folder })
     }
 

@@ -24,7 +24,7 @@ use faults::{Breaker, DISK, Fault, LOGS_KEPT, SNAPSHOT_AFTER};
 /// The run that everybody makes; other seeds are drawn by hand.
 const SEED: u64 = 2;
 /// Faults in a run of the suite: one of each kind.
-const STEPS: u64 = 17;
+const STEPS: u64 = 18;
 /// Acknowledged writes that each step waits for, so that the faults meet work.
 const WRITES_A_STEP: u64 = 10;
 
@@ -85,9 +85,9 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
     let judged = load.stop(&client).await.with_context(repeat)?;
     load::drain(&client, &judged.workflows).await.with_context(repeat)?;
     let seen = lookout.stop().await.with_context(repeat)?;
-    coverage.add("elections", seen.leaders.elections() as u64);
+    coverage.add("elections", seen.watch.leaders.elections() as u64);
     coverage.add("changes of an owner", seen.owners.changes() as u64);
-    coverage.add("states compared while running", seen.states.compared());
+    coverage.add("states compared while running", seen.watch.states.compared());
     coverage.add("adoptions", subscribers.iter().map(Subscriber::adoptions).max().unwrap_or_default());
     let (events, lagged) = check::events::all_had_the_same(&client, subscribers).await?;
     coverage.add("events had by subscribers", events as u64);

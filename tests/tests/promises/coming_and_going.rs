@@ -2,14 +2,12 @@
 //! order hands over first.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{ReadMode, Write};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::load::Load;
-use holdfast_tests::program::Program;
 use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::{check, disk, work};
 
@@ -139,22 +137,6 @@ async fn a_node_that_lost_its_disk_is_refused_under_its_old_name() -> Result<()>
     cluster.finish().await
 }
 
-/// Runs `holdfast member replace` for a node against another one; gives its exit code and what it says in JSON.
-async fn member_replace(
-    cluster: &Cluster,
-    of: usize,
-    asked: usize,
-    flags: &[&str],
-) -> Result<(Option<i32>, serde_json::Value)> {
-    let mut command = Command::new(Program::Holdfast.path()?);
-    command.args(["member", "replace", cluster.nodes[of].name.as_str(), "--url", &cluster.nodes[asked].url, "--json"]);
-    command.args(flags);
-    let output = tokio::task::spawn_blocking(move || command.output()).await??;
-    let said = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("{output:?}: {}", String::from_utf8_lossy(&output.stderr)))?;
-    Ok((output.status.code(), said))
-}
-
 /// So small a log that a new member needs a snapshot.
 fn with_a_short_log() -> Setup {
     Setup::plain().set("HOLDFAST_RAFT_SNAPSHOT_AFTER", 400).set("HOLDFAST_RAFT_LOGS_KEPT", 50)
@@ -170,16 +152,16 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Re
     let leader = cluster.leader().await?;
     let other = 3 - wiped - leader;
     let name = &cluster.nodes[wiped].name;
-    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    let (code, said) = cluster.member_replace(wiped, other, &[]).await?;
     ensure!(code == Some(1) && said["outcome"] == "refused", "it is alive: {code:?} {said}");
 
     cluster.nodes[wiped].kill()?;
     cluster.nodes[wiped].wipe()?;
-    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    let (code, said) = cluster.member_replace(wiped, other, &[]).await?;
     ensure!(code == Some(1), "nothing waits under its name: {said}");
     cluster.nodes[wiped].start()?;
     wait_until("the leader knows that it waits", LONG, async || {
-        let (code, said) = member_replace(&cluster, wiped, other, &["--dry-run"]).await?;
+        let (code, said) = cluster.member_replace(wiped, other, &["--dry-run"]).await?;
         ensure!(code == Some(0) && said["outcome"] == "possible", "{code:?} {said}");
         ensure!(said["replacement"]["old_id"] == wiped as u64 + 1 && said["replacement"]["new_id"] == 4, "{said}");
         Ok(())
@@ -192,7 +174,7 @@ async fn a_node_that_lost_its_disk_is_replaced_by_one_command_under_load() -> Re
     let waiting = cluster.view(other).await?.replacements;
     ensure!(waiting.len() == 1 && waiting[0].name == *name, "{waiting:?}");
 
-    let (code, said) = member_replace(&cluster, wiped, other, &[]).await?;
+    let (code, said) = cluster.member_replace(wiped, other, &[]).await?;
     ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
     load.goes_on(51).await?;
     cluster.whole().await?;
@@ -267,12 +249,12 @@ async fn a_node_with_damaged_data_is_rebuilt_from_its_peers_under_load() -> Resu
     fs::rename(node.data(), aside.path().join("data"))?;
     node.start()?;
     wait_until("it can be replaced", LONG, async || {
-        let (code, said) = member_replace(&cluster, damaged, (damaged + 1) % 3, &["--dry-run"]).await?;
+        let (code, said) = cluster.member_replace(damaged, (damaged + 1) % 3, &["--dry-run"]).await?;
         ensure!(code == Some(0), "{said}");
         Ok(())
     })
     .await?;
-    let (code, said) = member_replace(&cluster, damaged, (damaged + 1) % 3, &[]).await?;
+    let (code, said) = cluster.member_replace(damaged, (damaged + 1) % 3, &[]).await?;
     ensure!(code == Some(0) && said["outcome"] == "replaced", "{code:?} {said}");
     load.goes_on(51).await?;
     cluster.whole().await?;

@@ -109,7 +109,7 @@ async fn a_blip_is_not_a_death() -> Result<()> {
     let peer = cluster.follower().await?;
     let before = standing(&cluster).await?;
     for _ in 0..100 {
-        cluster.links()?.break_once(cluster.nodes[leader].id, cluster.nodes[peer].id);
+        cluster.links()?.break_once(leader, peer);
         connected(&cluster, leader, peer).await?;
     }
     let after = standing(&cluster).await?;
@@ -122,15 +122,12 @@ async fn a_silent_link_is_found_by_its_missing_heartbeats_and_mended_by_nobody_e
     let cluster = Setup::plain().with_links().start().await?;
     let leader = cluster.leader().await?;
     let cut = cluster.follower().await?;
-    let cut_id = cluster.nodes[cut].id;
 
     // Nothing arrives at the follower any more, while what it says still would.
-    for id in (1..=3).filter(|id| *id != cut_id) {
-        cluster.links()?.set(id, cut_id, Flow::Silent);
-    }
+    cluster.links()?.set_into(cut, Flow::Silent);
     cluster.committed_as(false, cut, leader).await?;
     let members = cluster.view(leader).await?.members;
-    let found = members.iter().find(|member| member.member.id == cut_id).context("the member")?;
+    let found = members.iter().find(|member| member.member.name == cluster.nodes[cut].name).context("the member")?;
     let silent = Liveness::Down { evidence: Evidence::Silent };
     ensure!(found.member.liveness == silent, "{:?}", found.member.liveness);
 
@@ -154,7 +151,7 @@ async fn a_leader_cut_off_from_its_followers_is_succeeded_and_steps_back() -> Re
     for (head, flow) in [(1, Flow::Closed), (2, Flow::Silent)] {
         let cut = cluster.leader().await?;
         let others: Vec<usize> = cluster.running().into_iter().filter(|node| *node != cut).collect();
-        cluster.links()?.set_around(cluster.nodes[cut].id, flow);
+        cluster.links()?.set_around(cut, flow);
         wait_until("the others follow one of themselves", LONG, async || {
             for node in &others {
                 let leader = cluster.view(*node).await?.leader.context("no leader yet")?;

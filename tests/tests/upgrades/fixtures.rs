@@ -65,7 +65,7 @@ fn node(folder: &Path) -> Result<NodeProcess> {
         ("HOLDFAST_SHARD_COUNT", "4".to_owned()),
     ];
     let environment = settings.map(|(key, value)| (key.to_owned(), value)).into();
-    NodeProcess::new(NodeName::new(NODE)?, 1, http, folder.to_path_buf(), Program::Holdfast, environment)
+    NodeProcess::new(NodeName::new(NODE)?, http, folder.to_path_buf(), Program::Holdfast, environment)
 }
 
 /// Index and hash of a stopped node's state.

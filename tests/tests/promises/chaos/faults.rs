@@ -1,17 +1,14 @@
 //! The faults, and how each is done and mended.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{Client, DiskSpace};
-use holdfast_machine::{NodeName, ShardId};
 use holdfast_raft::{Clock, SystemClock};
-use holdfast_tests::cluster::{Cluster, SHARDS};
+use holdfast_tests::cluster::Cluster;
 use holdfast_tests::dice::Deck;
 use holdfast_tests::links::Flow;
 use holdfast_tests::load::Load;
-use holdfast_tests::process::NodeProcess;
 use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::{check, work};
 
@@ -47,13 +44,15 @@ pub enum Fault {
     KillAdopter,
     /// A node that needs a snapshot dies in the middle of it.
     KillAmidSnapshot,
+    /// Its disk is emptied; it comes back as another member of its name.
+    Wipe,
     /// Its disk has so many bytes left.
     Full(u64),
     /// Its wall clock jumps to so many seconds ahead.
     Step(i64),
 }
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 14] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Pause,
@@ -67,6 +66,7 @@ const FAULTS: [Fault; 13] = [
     Fault::Roll,
     Fault::KillAdopter,
     Fault::KillAmidSnapshot,
+    Fault::Wipe,
 ];
 const DISK_FAULTS: [Fault; 2] = [Fault::Full(LOW), Fault::Full(0)];
 /// Seconds.
@@ -109,20 +109,23 @@ impl Breaker<'_> {
     /// Does the damage, lets it last, and mends it. A stepped clock stays as it is.
     pub async fn strike(&self, fault: Fault, node: usize, lasts: Duration) -> Result<()> {
         let (victim, links) = (&self.cluster.nodes[node], self.cluster.links()?);
-        let others = || (1..=3).filter(|id| *id != victim.id);
         match fault {
             Fault::Kill => victim.kill()?,
             Fault::KillAll => self.cluster.nodes.iter().try_for_each(|node| node.kill())?,
             Fault::Pause => victim.pause()?,
-            Fault::Cut(flow) => links.set_around(victim.id, flow),
-            Fault::Deaf => links.set_into(victim.id, Flow::Silent),
-            Fault::Mute => links.set_out_of(victim.id, Flow::Silent),
-            Fault::Blip => others().for_each(|other| links.break_once(victim.id, other)),
-            Fault::Slow(delay) => links.set_around(victim.id, Flow::Slow(delay)),
-            Fault::SlowOut(delay) => links.set_out_of(victim.id, Flow::Slow(delay)),
+            Fault::Cut(flow) => links.set_around(node, flow),
+            Fault::Deaf => links.set_into(node, Flow::Silent),
+            Fault::Mute => links.set_out_of(node, Flow::Silent),
+            Fault::Blip => links.break_around(node),
+            Fault::Slow(delay) => links.set_around(node, Flow::Slow(delay)),
+            Fault::SlowOut(delay) => links.set_out_of(node, Flow::Slow(delay)),
             Fault::Roll => self.roll().await?,
-            Fault::KillAdopter => self.kill_adopter(node).await?,
+            Fault::KillAdopter => drop(self.cluster.kill_with_adopter(node).await?),
             Fault::KillAmidSnapshot => self.kill_amid_snapshot(node).await?,
+            Fault::Wipe => {
+                victim.kill()?;
+                victim.wipe()?;
+            }
             Fault::Full(free) => self.fill_up(node, free).await?,
             Fault::Step(seconds) => self.cluster.clocks[node].set_ahead(seconds)?,
         }
@@ -131,64 +134,23 @@ impl Breaker<'_> {
         match fault {
             Fault::Pause => victim.go_on(),
             Fault::Full(_) => self.cluster.disks[node].clear(),
-            _ => self.start_all(),
+            Fault::Wipe => self.cluster.come_back_replaced(node).await,
+            _ => self.cluster.start_all(),
         }
-    }
-
-    fn start_all(&self) -> Result<()> {
-        self.cluster.nodes.iter().filter(|node| !node.is_running()).try_for_each(|node| node.start())
-    }
-
-    async fn ready(&self, node: &NodeProcess) -> Result<()> {
-        wait_until(&format!("{} is ready", node.name), LONG, async || {
-            let ready = self.cluster.http().get(format!("{}/readyz", node.url)).send().await?;
-            ensure!(ready.status().is_success(), "{}", ready.text().await?);
-            Ok(())
-        })
-        .await
     }
 
     async fn roll(&self) -> Result<()> {
         for node in &self.cluster.nodes {
             // Or the load stands still: two of three are down.
-            self.ready(node).await?;
+            self.cluster.ready(node).await?;
         }
         for node in &self.cluster.nodes {
             let status = node.stop(LONG).await?;
             ensure!(status.success(), "{} has ended with {status}", node.name);
             node.start()?;
-            self.ready(node).await?;
+            self.cluster.ready(node).await?;
         }
         Ok(())
-    }
-
-    async fn kill_adopter(&self, node: usize) -> Result<()> {
-        let directory = wait_until("all shards have an owner", LONG, async || {
-            let directory = self.cluster.directory(node).await?;
-            ensure!(directory.len() == SHARDS as usize, "{} have", directory.len());
-            Ok(directory)
-        })
-        .await?;
-        // A node that has been away owns nothing until shards are moved to it; then it is one that has some.
-        let name = &self.cluster.nodes[node].name;
-        let owns = |owner: &NodeName| directory.values().any(|entry| entry.owner == *owner);
-        let owner =
-            if owns(name) { name } else { directory.values().next().map(|entry| &entry.owner).context("12")? };
-        let orphans: BTreeSet<ShardId> =
-            directory.values().filter(|entry| entry.owner == *owner).map(|entry| entry.shard).collect();
-        self.cluster.nodes[self.cluster.place(owner)?].kill()?;
-        let adopter = wait_until("a shard is adopted", LONG, async || {
-            for survivor in self.cluster.running() {
-                let directory = self.cluster.directory(survivor).await?;
-                let adopted = |shard| directory.get(shard).filter(|entry| entry.owner != *owner);
-                if let Some(entry) = orphans.iter().find_map(adopted) {
-                    return self.cluster.place(&entry.owner);
-                }
-            }
-            Err(anyhow::anyhow!("the {} of {owner} are orphans", orphans.len()))
-        })
-        .await?;
-        self.cluster.nodes[adopter].kill()
     }
 
     async fn kill_amid_snapshot(&self, node: usize) -> Result<()> {
@@ -198,7 +160,7 @@ impl Breaker<'_> {
         self.load.goes_on(3 * SNAPSHOT_AFTER + LOGS_KEPT + 1).await?;
         let comes = || victim.log_text().matches("a snapshot comes").count();
         let before = comes();
-        links.set_into(victim.id, Flow::Slow(SLOW));
+        links.set_into(node, Flow::Slow(SLOW));
         victim.start()?;
         wait_until("a snapshot comes", LONG, async || {
             ensure!(comes() > before, "none");
