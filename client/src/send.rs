@@ -141,11 +141,15 @@ impl Client {
             };
             may_have_happened |= failure.may_have_happened;
             let pause = self.pause(attempt, failure.retry_after);
+            let unknown = call.is_write && may_have_happened;
             if !failure.again {
-                return Err(failure.error);
+                // A rejection is the log's answer to the call, however often it was sent. What else a node says is about
+                // this attempt alone.
+                let is_answer = failure.error.reject().is_some();
+                return Err(end(failure.error, unknown && !is_answer));
             }
             if Instant::now() + pause >= deadline {
-                return Err(end(failure.error, call.is_write && may_have_happened));
+                return Err(end(failure.error, unknown));
             }
             tracing::debug!(%url, error = %failure.error, ?pause, "asking the next node");
             sleep(pause).await;
@@ -251,7 +255,7 @@ async fn refused(status: StatusCode, response: Response) -> Failure {
 }
 
 fn end(last: ClientError, may_have_happened: bool) -> ClientError {
-    if may_have_happened { ClientError::Unknown(format!("no answer in time; last: {last}")) } else { last }
+    if may_have_happened { ClientError::Unknown(format!("an attempt had no answer; last: {last}")) } else { last }
 }
 
 /// The pause after the `round`-th round: doubled each time, at least half of it, the rest by chance.
@@ -265,7 +269,13 @@ pub(crate) fn backoff(round: usize) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::{Read, Write as _};
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::{ReadMode, Write};
 
     #[test]
     fn pauses_grow_to_their_maximum() {
@@ -274,6 +284,40 @@ mod tests {
             let pause = backoff(round);
             assert!(pause >= whole / 2 && pause <= whole, "{round}: {pause:?}");
         }
+    }
+
+    /// A node that takes a call and closes the connection, and on the next one gives this answer.
+    fn node(status: u16, code: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let problem = format!(r#"{{"type":"about:blank","title":"-","status":{status},"code":"{code}","detail":"-"}}"#);
+        let answer =
+            format!("HTTP/1.1 {status} -\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{problem}", problem.len());
+        std::thread::spawn(move || {
+            for answer in ["", &answer] {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 64 * 1024]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn what_a_node_refuses_says_nothing_of_an_attempt_before_it() {
+        for (status, code, said) in [
+            (507, "storage_full", "unknown"),
+            (500, "internal", "unknown"),
+            (409, "idempotency_conflict", "idempotency_conflict"),
+        ] {
+            let client = Client::new([node(status, code)]).unwrap();
+            let workflow = "order-1".parse().unwrap();
+            let written = client.settle(&workflow, Write::default()).await;
+            assert_eq!(written.unwrap_err().code(), said, "{status} {code}");
+        }
+        let client = Client::new([node(507, "storage_full")]).unwrap();
+        let read = client.workflow(&"order-1".parse().unwrap(), ReadMode::Stale).await;
+        assert_eq!(read.unwrap_err().code(), "storage_full", "a read has no effect that could be unknown");
     }
 
     #[test]
