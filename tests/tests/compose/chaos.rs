@@ -1,11 +1,12 @@
-//! Containers are killed, paused, cut off from their network and restarted, as a seed deals it out, under load whose calls
-//! are taken down: no answer contradicts another or what is there at the end, and everything ends.
+//! Containers are killed, paused, cut off from their network, restarted and taken away with their volumes, as a seed deals
+//! it out, under load whose calls are taken down: no answer contradicts another or what is there at the end, and everything
+//! ends.
 //!
 //! `HOLDFAST_CHAOS_SEED` repeats a run, `HOLDFAST_CHAOS_STEPS` makes it longer.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use holdfast_checkers::coverage::Coverage;
 use holdfast_client::Client;
 use holdfast_tests::dice::{Deck, Dice, seed_and_steps};
@@ -17,7 +18,7 @@ use super::containers::{Containers, NODES};
 
 /// The run that everybody makes; other seeds are drawn by hand.
 const SEED: u64 = 5;
-/// Faults in a run of the suite: each kind, and two twice.
+/// Faults in a run of the suite: each kind, and one twice.
 const STEPS: u64 = 7;
 /// Acknowledged writes that each step waits for, so that the faults meet work.
 const WRITES_A_STEP: u64 = 15;
@@ -31,9 +32,11 @@ enum Fault {
     Disconnect,
     /// It gets the time to end by itself.
     Restart,
+    /// The container and its volume are gone. Another comes under its name, and is let in by an operator.
+    Wipe,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Kill, Fault::KillAll, Fault::Pause, Fault::Disconnect, Fault::Restart];
+const FAULTS: [Fault; 6] = [Fault::Kill, Fault::KillAll, Fault::Pause, Fault::Disconnect, Fault::Restart, Fault::Wipe];
 
 /// Does the damage, lets it last, and mends it.
 async fn strike(containers: &Containers, fault: Fault, node: &str, lasts: Duration) -> Result<()> {
@@ -43,6 +46,7 @@ async fn strike(containers: &Containers, fault: Fault, node: &str, lasts: Durati
         Fault::Pause => containers.pause(node)?,
         Fault::Disconnect => containers.disconnect(node)?,
         Fault::Restart => containers.restart(node)?,
+        Fault::Wipe => containers.wipe(node)?,
     }
     tokio::time::sleep(lasts).await;
     match fault {
@@ -51,7 +55,21 @@ async fn strike(containers: &Containers, fault: Fault, node: &str, lasts: Durati
         Fault::Pause => containers.go_on(node),
         Fault::Disconnect => containers.connect(node),
         Fault::Restart => Ok(()),
+        Fault::Wipe => come_back_replaced(containers, node).await,
     }
+}
+
+/// A node without data is started and replaced by the command, given in the container of another; then it takes traffic.
+async fn come_back_replaced(containers: &Containers, node: &str) -> Result<()> {
+    containers.make_again(node)?;
+    let asked = NODES.into_iter().find(|other| *other != node).context("there are three")?;
+    let command = ["member", "replace", node, "--url", "http://127.0.0.1:7600"];
+    let said = wait_until("a node that lost its volume is replaced", LONG, async || {
+        tokio::task::block_in_place(|| containers.holdfast(asked, &command))
+    })
+    .await?;
+    ensure!(said.contains("is a member with all data again"), "{said}");
+    containers.await_healthy(node)
 }
 
 /// Breaks these containers, and judges what their clients were told.

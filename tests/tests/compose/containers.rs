@@ -91,6 +91,24 @@ impl Containers {
         docker(&arguments).map(drop)
     }
 
+    /// Takes the container of a node and its volume away, for good.
+    pub fn wipe(&self, node: &str) -> Result<()> {
+        docker(&["rm", "--force", &self.container(node)?])?;
+        let volume = format!("{}_data-{}", self.project, node.trim_start_matches("node-"));
+        docker(&["volume", "rm", &volume]).map(drop)
+    }
+
+    /// Makes a container again that was taken away, with an empty volume. The others are left as they are.
+    pub fn make_again(&self, node: &str) -> Result<()> {
+        self.compose(&["up", "-d", "--no-build", "--no-deps", "--no-recreate", node]).map(drop)
+    }
+
+    /// Runs `holdfast` in the container of a node, as an operator does; what it printed.
+    pub fn holdfast(&self, node: &str, arguments: &[&str]) -> Result<String> {
+        let container = self.container(node)?;
+        docker(&[&["exec", &container, "holdfast"], arguments].concat())
+    }
+
     /// Waits until the container's own health check passes.
     pub fn await_healthy(&self, node: &str) -> Result<()> {
         let container = self.container(node)?;

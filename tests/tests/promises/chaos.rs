@@ -75,7 +75,7 @@ async fn nothing_acknowledged_is_lost_and_everything_ends_whatever_happens() -> 
         coverage.add("writes under way at a fault", under_way);
         let hits_leader = node == leader || fault == Fault::KillAll;
         coverage.add("faults of a leader in the middle of a write", u64::from(hits_leader && under_way > 0));
-        let struck = Breaker { cluster: &cluster, load: &load }.strike(fault, node, lasts).await;
+        let struck = Breaker { cluster: &cluster }.strike(fault, node, lasts).await;
         struck.with_context(|| format!("seed {seed}, step {step}: {fault:?}"))?;
     }
     cluster.whole().await?;

@@ -8,7 +8,6 @@ use holdfast_raft::{Clock, SystemClock};
 use holdfast_tests::cluster::Cluster;
 use holdfast_tests::dice::Deck;
 use holdfast_tests::links::Flow;
-use holdfast_tests::load::Load;
 use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::{check, work};
 
@@ -102,7 +101,6 @@ pub async fn set_right(cluster: &Cluster, client: &Client) -> Result<u64> {
 /// A cluster that is being broken.
 pub struct Breaker<'a> {
     pub cluster: &'a Cluster,
-    pub load: &'a Load,
 }
 
 impl Breaker<'_> {
@@ -155,9 +153,18 @@ impl Breaker<'_> {
 
     async fn kill_amid_snapshot(&self, node: usize) -> Result<()> {
         let (victim, links) = (&self.cluster.nodes[node], self.cluster.links()?);
+        let last =
+            wait_until("the victim tells its last index", LONG, async || self.cluster.view(node).await).await?.last;
         victim.kill()?;
-        // So much that the others keep nothing of what it lacks.
-        self.load.goes_on(3 * SNAPSHOT_AFTER + LOGS_KEPT + 1).await?;
+        // How many entries the writes of the load become is nobody's promise.
+        wait_until("the others keep nothing of what it lacks", LONG, async || {
+            for other in self.cluster.running() {
+                let purged = self.cluster.figure(other, &["holdfast_log_purged_index"]).await?;
+                ensure!(purged > last as f64, "{} has purged up to {purged} of {last}", self.cluster.nodes[other].name);
+            }
+            Ok(())
+        })
+        .await?;
         let comes = || victim.log_text().matches("a snapshot comes").count();
         let before = comes();
         links.set_into(node, Flow::Slow(SLOW));
