@@ -3,10 +3,12 @@
 //! What a peer lacks behind its snapshot has to be in the log when it has got it. Were that purged meanwhile, the peer would
 //! need the next snapshot, and so on for as long as more is written during a transfer than is kept. And a transfer that was
 //! broken off can go on where it was only if the same snapshot is sent again, though there may be a newer one by then.
-//! Both end soon after the last attempt, and at once when the disk runs low.
+//! Both end soon after the last attempt that reached the peer, and at once when the disk runs low. A peer that is not there is
+//! tried again and again: were those attempts to count, the log would grow for as long as it is away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,8 +28,8 @@ struct Transfer {
     /// Attempts that are under way.
     attempts: usize,
     arrived: bool,
-    /// When the last attempt ended.
-    ended: Instant,
+    /// When the last attempt that reached the peer ended; none if none did.
+    ended: Option<Instant>,
 }
 
 impl Transfer {
@@ -40,7 +42,7 @@ impl Transfer {
     }
 
     fn is_awaited(&self) -> bool {
-        self.attempts > 0 || self.ended.elapsed() < PATIENCE
+        self.attempts > 0 || self.ended.is_some_and(|ended| ended.elapsed() < PATIENCE)
     }
 }
 
@@ -49,6 +51,7 @@ pub(crate) struct Attempt {
     transfers: Transfers,
     peer: u64,
     applied: Option<LogId>,
+    reached: AtomicBool,
 }
 
 impl Transfers {
@@ -60,10 +63,10 @@ impl Transfers {
             Some(transfer) => transfer.attempts += 1,
             None => {
                 let snapshot = snapshot.clone();
-                all.insert(peer, Transfer { snapshot, attempts: 1, arrived: false, ended: Instant::now() });
+                all.insert(peer, Transfer { snapshot, attempts: 1, arrived: false, ended: None });
             }
         }
-        Attempt { transfers: self.clone(), peer, applied }
+        Attempt { transfers: self.clone(), peer, applied, reached: AtomicBool::new(false) }
     }
 
     /// The snapshot that broken transfers go on with: the oldest, if the log goes on behind it.
@@ -89,6 +92,11 @@ impl Attempt {
         }
     }
 
+    /// The peer is there and takes it.
+    pub fn reached(&self) {
+        self.reached.store(true, Ordering::Relaxed);
+    }
+
     /// The peer has it.
     pub fn arrived(self) {
         self.with_transfer(|transfer| transfer.arrived = true);
@@ -99,7 +107,9 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         self.with_transfer(|transfer| {
             transfer.attempts = transfer.attempts.saturating_sub(1);
-            transfer.ended = Instant::now();
+            if self.reached.load(Ordering::Relaxed) {
+                transfer.ended = Some(Instant::now());
+            }
         });
     }
 }

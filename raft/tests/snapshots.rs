@@ -116,6 +116,18 @@ async fn one_snapshot_is_enough_however_much_is_written_and_purged_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_not_kept_for_a_node_that_is_not_there() {
+    let (cluster, _proxy, leader) = one_is_away().await;
+    // The leader tries to send this one, or an earlier one, all the time.
+    let first = cluster.node(leader).status().snapshot.unwrap();
+    for number in 1_000..1_200 {
+        open(cluster.node(leader), number, 10).await;
+    }
+    eventually("purged beyond it", || cluster.node(leader).status().purged > Some(first)).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_that_is_broken_off_again_and_again_comes_through() {
     let (mut cluster, proxy, leader) = one_is_away().await;
     let first = cluster.node(leader).status().snapshot.unwrap();

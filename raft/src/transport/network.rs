@@ -247,7 +247,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let attempt = self.transfers.begin(self.peer, &snapshot);
         let target = Target { registry: &self.registry, peer: self.peer, addresses: &self.addresses };
-        let sent = snapshot::send(&target, &vote, &snapshot);
+        let sent = snapshot::send(&target, &vote, &snapshot, &attempt);
         tokio::select! {
             answer = sent => match answer {
                 Ok(vote) => {

@@ -16,6 +16,7 @@ use super::link::AddressBook;
 use super::registry::Registry;
 use crate::log_store::blocking;
 use crate::snapshot::load;
+use crate::transfers::Attempt;
 use crate::types::{Core, Snapshot, Vote};
 use crate::wire::{SnapshotAnswer, SnapshotHead, SnapshotOffer, decode, encode};
 
@@ -35,12 +36,17 @@ pub(crate) struct Target<'a> {
 }
 
 /// Sends `snapshot` and waits until it is installed at the target; gives the target's vote.
-pub(crate) async fn send(target: &Target<'_>, vote: &Vote, snapshot: &Snapshot) -> Result<Vote, String> {
-    let sent = try_send(target, vote, &snapshot.snapshot).await;
+pub(crate) async fn send(
+    target: &Target<'_>,
+    vote: &Vote,
+    snapshot: &Snapshot,
+    attempt: &Attempt,
+) -> Result<Vote, String> {
+    let sent = try_send(target, vote, &snapshot.snapshot, attempt).await;
     sent.map_err(|error| format!("snapshot to node {}: {error}", target.peer))
 }
 
-async fn try_send(target: &Target<'_>, vote: &Vote, file: &SnapshotFile) -> io::Result<Vote> {
+async fn try_send(target: &Target<'_>, vote: &Vote, file: &SnapshotFile, attempt: &Attempt) -> io::Result<Vote> {
     let source = file.clone();
     let id = blocking(move || source.id()).await?;
     let offer = SnapshotOffer { vote: vote.into(), id };
@@ -56,6 +62,7 @@ async fn try_send(target: &Target<'_>, vote: &Vote, file: &SnapshotFile) -> io::
             0
         }
     };
+    attempt.reached();
     if from > 0 {
         tracing::info!(peer = target.peer, from, length = file.length, "a snapshot's transfer goes on where it was");
     }
