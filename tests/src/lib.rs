@@ -6,17 +6,19 @@
 //! - `bare`: three nodes of the consensus layer alone, in the test's own process;
 //! - `embedded`: whole nodes in the test's own process;
 //! - `work`, `load`: what an engine and its workers do, `recorded` with every call taken down; `engine`, `programs`, `story`: engines and workers that do as
-//!   they are told, and their workflows;
+//!   they are told, and their workflows; `bulk`: history by the gigabyte;
 //! - `troupe`: a cluster with engines inside, and workers beside it; `crew`: workers in the test's own process;
 //!   `stream`: sessions by hand;
 //! - `door`: what cuts one of them off;
-//! - `check`: what must be true whatever happened; `disk`: whether anything was written;
+//! - `check`: what must be true whatever happened; `disk`: whether anything was written; `footprint`: how much of disk and
+//!   memory, and how fast;
 //! - `dice`: what faults a seed draws; `faults`: those that take more than one call;
 //! - `wait`: the only way in which a test waits.
 
 #![warn(missing_docs)]
 
 pub mod bare;
+pub mod bulk;
 pub mod check;
 pub mod cluster;
 pub mod crew;
@@ -26,6 +28,7 @@ pub mod door;
 pub mod embedded;
 pub mod engine;
 pub mod faults;
+pub mod footprint;
 pub mod links;
 pub mod load;
 pub mod ports;
