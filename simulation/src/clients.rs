@@ -3,6 +3,7 @@
 mod appender;
 mod engine;
 mod operator;
+mod session;
 mod worker;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use turmoil::net::TcpStream;
 pub use appender::appender;
 pub use engine::engine;
 pub use operator::operator;
+pub use session::session;
 pub use worker::worker;
 
 use crate::draw::{Draw, Random};
@@ -160,11 +162,16 @@ impl Caller {
         Some(answer)
     }
 
+    /// A connection to a node that chance picks, and its name.
+    async fn connect(&mut self) -> Option<(String, Talk)> {
+        let node = self.random.pick(&self.world.hosts).name.to_string();
+        let stream = TcpStream::connect((node.as_str(), PORT)).await.ok()?;
+        Some((node, Talk::over(stream)))
+    }
+
     async fn exchange(&mut self, ask: &Ask) -> Option<Answer> {
         if self.talk.is_none() {
-            let node = self.random.pick(&self.world.hosts).name.to_string();
-            let stream = TcpStream::connect((node.as_str(), PORT)).await.ok()?;
-            self.talk = Some((node, Talk::over(stream)));
+            self.talk = Some(self.connect().await?);
         }
         let (_, talk) = self.talk.as_mut()?;
         if !talk.say(ask).await {

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::world::World;
 
 /// The kinds of faults.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 16] = [
     Kind::Partition,
     Kind::OneWay,
     Kind::Isolate,
@@ -25,9 +25,11 @@ const KINDS: [Kind; 14] = [
     Kind::CrashInWrite,
     Kind::FailedSync,
     Kind::Wipe,
+    Kind::Lose,
     Kind::Clock,
     Kind::SlowDisk,
     Kind::FullDisk,
+    Kind::Stall,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +44,15 @@ enum Kind {
     CrashAll,
     CrashInWrite,
     FailedSync,
+    /// An empty disk is in the machine for a while.
     Wipe,
+    /// It stays, and the node is replaced.
+    Lose,
     Clock,
     SlowDisk,
     FullDisk,
+    /// Nothing comes in or goes out, from clients neither, and the disk hardly moves; then all of it comes at once.
+    Stall,
 }
 
 impl Kind {
@@ -62,9 +69,11 @@ impl Kind {
             Self::CrashInWrite => "fault: crash in a write",
             Self::FailedSync => "fault: failed sync",
             Self::Wipe => "fault: wiped disk",
+            Self::Lose => "fault: lost disk",
             Self::Clock => "fault: clock stepped",
             Self::SlowDisk => "fault: slow disk",
             Self::FullDisk => "fault: full disk",
+            Self::Stall => "fault: node stalled",
         }
     }
 }
@@ -78,6 +87,8 @@ enum End {
     PutBack(usize),
     CrashIfStopped(usize),
     UsualPace(usize),
+    /// What was held comes.
+    GoOn(usize),
     Space(usize),
     RightClock,
 }
@@ -130,7 +141,7 @@ impl Faults {
         for a in 0..self.world.hosts.len() {
             self.end(sim, End::UsualPace(a), now_ms);
             self.end(sim, End::Space(a), now_ms);
-            if self.host(a).is_wiped() {
+            if self.host(a).is_wiped() && !self.host(a).is_lost() {
                 self.end(sim, End::PutBack(a), now_ms);
             }
             self.start(sim, a);
@@ -145,6 +156,12 @@ impl Faults {
 
     fn name(&self, node: usize) -> String {
         self.world.hosts[node].name.to_string()
+    }
+
+    /// All that a node talks to: the others, and the clients.
+    fn neighbours(&self, node: usize) -> Vec<String> {
+        let others = (0..self.world.hosts.len()).filter(|other| *other != node).map(|other| self.name(other));
+        others.chain(self.world.settings.client_names()).collect()
     }
 
     fn some_node(&mut self) -> usize {
@@ -193,6 +210,7 @@ impl Faults {
             }
             Kind::FailedSync => self.host(a).disk().fail_after_some(Change::Sync, 0, Fault::Once(ErrorKind::Other)),
             Kind::Wipe => self.wipe(sim, a, now_ms),
+            Kind::Lose => self.lose(sim, a, now_ms),
             Kind::Clock => self.step_clock(a, now_ms),
             Kind::SlowDisk => {
                 let slow_ms = *self.random.pick(&[50, 200, 1_500]);
@@ -203,6 +221,12 @@ impl Faults {
                 let disk = self.host(a).disk();
                 disk.set_capacity(Some(disk.used() + self.random.below(20_000)));
                 self.later(now_ms, 500, 8_000, End::Space(a));
+            }
+            Kind::Stall => {
+                let longest_ms = *self.random.pick(&[200, 1_000, 6_000]);
+                self.host(a).pace.slow_down(longest_ms);
+                self.neighbours(a).iter().for_each(|other| sim.hold(self.name(a), other.as_str()));
+                self.later(now_ms, longest_ms / 4, longest_ms, End::GoOn(a));
             }
         }
     }
@@ -256,16 +280,32 @@ impl Faults {
         }
     }
 
-    /// A minority at most, and only once the cluster knows the disk that is taken away.
+    /// A minority at most, and only once the cluster knows the disk that is taken away. Where leaders replace by themselves
+    /// no disk comes back: it would be one that was replaced.
     fn wipe(&mut self, sim: &mut Sim<'_>, node: usize, now_ms: u64) {
-        let wiped = self.world.hosts.iter().filter(|host| host.is_wiped()).count();
-        if wiped > 0 {
+        if self.world.settings.auto_replace {
+            return self.lose(sim, node, now_ms);
+        }
+        if self.world.hosts.iter().any(|host| host.is_wiped()) {
             return;
         }
         self.stop(sim, node);
         self.host(node).wipe();
         self.later(now_ms, 100, 2_000, End::Start(node));
         self.later(now_ms, 4_000, 15_000, End::PutBack(node));
+    }
+
+    /// The same without a way back. It may happen once more to the one that is being replaced.
+    fn lose(&mut self, sim: &mut Sim<'_>, node: usize, now_ms: u64) {
+        let wiped = |(other, host): (usize, &Arc<Host>)| host.is_wiped() && (other != node || !host.is_lost());
+        if self.world.hosts.iter().enumerate().any(wiped) {
+            return;
+        }
+        self.stop(sim, node);
+        let again = self.host(node).is_lost();
+        self.host(node).lose_disk();
+        self.world.record.count(if again { "disk lost during a replacement" } else { "disk lost" });
+        self.later(now_ms, 100, 2_000, End::Start(node));
     }
 
     fn step_clock(&mut self, node: usize, now_ms: u64) {
@@ -306,6 +346,11 @@ impl Faults {
                 }
             }
             End::UsualPace(node) => self.host(node).pace.slow_down(0),
+            End::GoOn(node) => {
+                self.host(node).pace.slow_down(0);
+                self.neighbours(node).iter().for_each(|other| sim.release(self.name(node), other.as_str()));
+                self.world.record.note(format_args!("{} goes on", self.name(node)));
+            }
             End::Space(node) => self.host(node).disk().set_capacity(None),
             // Log time never goes back, so clocks are right again once all have come to the foremost.
             End::RightClock => {

@@ -34,6 +34,8 @@ struct State {
     disk_number: u64,
     /// The disk that was taken out, while an empty one is in its place.
     taken_out: Option<(FaultDisk, u64)>,
+    /// Its disk is gone for good, and its node has not been let in with the empty one yet.
+    lost: bool,
     boots: u64,
     running: Option<Handle>,
 }
@@ -44,7 +46,7 @@ impl Host {
         let clock = SimClock { elapsed, offset_ms: AtomicI64::new(0), drift_ppm: AtomicI64::new(0) };
         let pace = Pace { random: Mutex::new(random), usual_ms: sync_ms, slow_ms: AtomicU64::new(0) };
         let disk = FaultDisk::default();
-        let state = State { disk, disk_number: 1, taken_out: None, boots: 0, running: None };
+        let state = State { disk, disk_number: 1, taken_out: None, lost: false, boots: 0, running: None };
         Self { name, clock: Arc::new(clock), pace: Arc::new(pace), stop: Notify::new(), state: Mutex::new(state) }
     }
 
@@ -98,6 +100,24 @@ impl Host {
         state.disk_number = number + 1;
     }
 
+    /// The same, and the disk that was in it is gone for good.
+    pub fn lose_disk(&self) {
+        let mut state = self.state.lock();
+        state.disk = FaultDisk::default();
+        state.disk_number += 1;
+        state.lost = true;
+    }
+
+    /// Its node is a member with all data again, if its disk was lost. True if it was.
+    pub fn is_let_in(&self) -> bool {
+        std::mem::take(&mut self.state.lock().lost)
+    }
+
+    /// True while its node is not let in with the disk that it has in the place of the one that was lost.
+    pub fn is_lost(&self) -> bool {
+        self.state.lock().lost
+    }
+
     /// The disk that was taken out comes back. False if none was.
     pub fn put_back(&self) -> bool {
         let mut state = self.state.lock();
@@ -110,7 +130,8 @@ impl Host {
 
     /// True while another disk than its own is in the machine.
     pub fn is_wiped(&self) -> bool {
-        self.state.lock().taken_out.is_some()
+        let state = self.state.lock();
+        state.taken_out.is_some() || state.lost
     }
 }
 

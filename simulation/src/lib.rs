@@ -2,7 +2,8 @@
 //! Everything that is left to chance is drawn from a seed, so a run that finds something finds it again.
 //!
 //! - [`run`] forms a cluster, lets clients work and faults come, heals everything, and demands that the work is finished.
-//! - `host` is a machine, `process` the node on it, `network` what lies between nodes; `rpc` is how clients get in.
+//! - `host` is a machine, `process` the node on it, `network` what lies between nodes; `rpc` is how clients get in,
+//!   `sessions` is what becomes of a worker's connection.
 //! - `faults` is what goes wrong, `clients` is who calls, `watch` is what must hold all the while (see `holdfast-checkers`).
 //! - `record` remembers: a digest over all events, counts, and what was broken first.
 //!
@@ -20,6 +21,7 @@ mod process;
 mod record;
 mod rpc;
 mod run;
+mod sessions;
 mod watch;
 mod world;
 

@@ -78,13 +78,16 @@ fn one(seed: u64, arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 /// What runs have to meet among them, from this many on, to have shown anything.
 const RUNS_THAT_SHOW_ALL: usize = 20;
-const WANTED: [&str; 11] = [
+const WANTED: [&str; 14] = [
     "fault: crash",
     "fault: crash in a write",
     "fault: failed sync",
     "fault: full disk",
     "fault: partition",
     "fault: wiped disk",
+    "fault: node stalled",
+    "member replaced",
+    "row worked on in a session",
     "call unknown",
     "reply lost",
     "shard adopted",

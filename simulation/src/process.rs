@@ -97,6 +97,7 @@ fn config(host: &Host, world: &World) -> Config {
     config.raft.election_max_ms = world.settings.heartbeat_ms * 8;
     config.detector.silence_ms = world.settings.heartbeat_ms * 12;
     config.raft.checkpoint_ms = 2_000;
+    config.auto_replace = world.settings.auto_replace;
     config.reconcile.interval_ms = 1_000;
     config.reconcile.older_than_ms = 5_000;
     config.adoption.first_assignment_grace_ms = 2_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
-use holdfast_machine::{HistoryEvent, Millis, ReadMode, Reject, Reply, Request, WorkflowId};
+use holdfast_machine::{HistoryEvent, Millis, NodeName, ReadMode, Reject, Reply, Request, WorkflowId};
 use holdfast_node::api::Store;
 use holdfast_raft::{Handle, ProposeError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -15,6 +15,7 @@ use turmoil::net::{TcpListener, TcpStream};
 
 use crate::draw::Draw;
 use crate::host::Host;
+use crate::sessions::{self, Attach};
 use crate::world::World;
 
 /// Where nodes listen to clients.
@@ -31,6 +32,10 @@ pub enum Ask {
     History(WorkflowId),
     /// Hand the leadership over.
     Transfer(u64),
+    /// Let a node that lost its data in again.
+    Replace(NodeName),
+    /// From now on the connection is a worker's session.
+    Attach(Attach),
 }
 
 /// An answer.
@@ -88,6 +93,9 @@ pub async fn serve(store: Store, node: Handle, host: Arc<Host>, world: Arc<World
         tokio::spawn(async move {
             let mut talk = Talk::over(stream);
             while let Some(ask) = talk.hear().await {
+                if let Ask::Attach(attach) = ask {
+                    return sessions::attend(talk, &store, attach, &world).await;
+                }
                 let answer = answer(&store, &node, ask).await;
                 if world.draw(|random| random.chance(world.lost_replies)) {
                     world.record.count("reply lost");
@@ -117,6 +125,11 @@ async fn answer(store: &Store, node: &Handle, ask: Ask) -> Answer {
             Ok(()) => Answer::Done,
             Err(error) => Answer::Refused(error.to_string()),
         },
+        Ask::Replace(name) => match store.replace_member(&name, false).await {
+            Ok(_) => Answer::Done,
+            Err(error) => Answer::Refused(error.to_string()),
+        },
+        Ask::Attach(_) => Answer::Refused("that is a connection of its own".to_owned()),
     }
 }
 

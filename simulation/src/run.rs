@@ -14,6 +14,7 @@ use turmoil::{Builder, Sim};
 use crate::clients::{self, Caller};
 use crate::draw::Draw;
 use crate::faults::Faults;
+use crate::host::Host;
 use crate::process;
 use crate::record::Record;
 use crate::world::{Settings, World};
@@ -121,20 +122,16 @@ impl Stage {
             number += 1;
             Caller::new(name, number, world.clone(), random.fork())
         };
-        let (engines, workers, appenders) = world.settings.clients;
-        for number in 1..=engines {
-            let name = format!("engine-{number}");
-            sim.client(name.clone(), clients::engine(caller(name)));
+        for name in world.settings.client_names() {
+            let caller = caller(name.clone());
+            match name.split('-').next() {
+                Some("engine") => sim.client(name, clients::engine(caller)),
+                Some("worker") => sim.client(name, clients::worker(caller)),
+                Some("session") => sim.client(name, clients::session(caller)),
+                Some("appender") => sim.client(name, clients::appender(caller)),
+                _ => sim.client(name, clients::operator(caller)),
+            }
         }
-        for number in 1..=workers {
-            let name = format!("worker-{number}");
-            sim.client(name.clone(), clients::worker(caller(name)));
-        }
-        for number in 1..=appenders {
-            let name = format!("appender-{number}");
-            sim.client(name.clone(), clients::appender(caller(name)));
-        }
-        sim.client("operator", clients::operator(caller("operator".to_owned())));
         Self { sim, world, now_ms: 0, clients_are_done: false }
     }
 
@@ -155,6 +152,26 @@ impl Stage {
                     self.world.watch.look(host, &node);
                 }
             }
+            self.notice_replacements();
+        }
+    }
+
+    /// Once all nodes run and have the same members, each under one id and each of them voting, nobody is being replaced.
+    fn notice_replacements(&self) {
+        let hosts = &self.world.hosts;
+        let settled = |host: &Arc<Host>| {
+            host.node().is_some_and(|node| {
+                let status = node.status();
+                let votes = status.members.len() == hosts.len() && status.members.iter().all(|member| member.voter);
+                votes && status.replacements.is_empty() && status.members.iter().any(|member| member.id == status.node)
+            })
+        };
+        if !hosts.iter().any(|host| host.is_lost()) || !hosts.iter().all(settled) {
+            return;
+        }
+        for host in hosts.iter().filter(|host| host.is_let_in()) {
+            self.world.record.count("member replaced");
+            self.world.record.note(format_args!("{} is a member with all data again", host.name));
         }
     }
 
@@ -211,7 +228,7 @@ impl Stage {
 
     /// What one sees of the nodes, for whoever has to find out why they do not get on.
     fn state(&self) -> String {
-        let of = |host: &Arc<crate::host::Host>| match host.node() {
+        let of = |host: &Arc<Host>| match host.node() {
             None => format!("{}: off", host.name),
             Some(node) => {
                 let status = node.status();

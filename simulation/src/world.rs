@@ -37,8 +37,12 @@ pub struct Settings {
     pub lost_replies: u64,
     /// Engines, workers, and clients that append.
     pub clients: (u64, u64, u64),
+    /// Workers with sessions.
+    pub sessions: u64,
     /// How far clocks are stepped at most. Beyond the time for which replies are remembered, a retry may be a second call.
     pub clock_step_ms: i64,
+    /// Leaders replace nodes that lost their disks by themselves; otherwise an operator has it done.
+    pub auto_replace: bool,
 }
 
 impl Settings {
@@ -58,7 +62,17 @@ impl Settings {
             lost_replies: *random.pick(&[0, 2, 5]),
             clients: (random.between(1, 3), random.between(1, 3), random.between(1, 2)),
             clock_step_ms: *random.pick(&[5_000, 5_000, 120_000, 3_600_000]),
+            auto_replace: random.chance(40),
+            sessions: random.below(3),
         }
+    }
+
+    /// The names of all clients, in the order of their numbers.
+    pub fn client_names(&self) -> impl Iterator<Item = String> {
+        let (engines, workers, appenders) = self.clients;
+        let of = |kind: &'static str, count: u64| (1..=count).map(move |number| format!("{kind}-{number}"));
+        let all = of("engine", engines).chain(of("worker", workers)).chain(of("session", self.sessions));
+        all.chain(of("appender", appenders)).chain(["operator".to_owned()])
     }
 }
 

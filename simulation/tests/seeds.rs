@@ -24,5 +24,5 @@ fn a_seed_run_twice_is_the_same_run() {
 
 #[test]
 fn fixed_seeds_and_fresh_ones_keep_every_promise() {
-    simulate("--seeds 1..12 --fresh 12 --minutes 0.25");
+    simulate("--seeds 1..12 --fresh 8 --minutes 0.25");
 }
