@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::budget::{Budget, Place};
 use crate::clock::Clock;
+use crate::log_store::at_leisure;
 use crate::options::Batching;
 use crate::types::{Core, Outcome, Proposal, TypeConfig};
 use crate::wire::LogPayload;
@@ -168,7 +169,11 @@ impl Task {
 
     async fn append(&self, batch: Vec<Waiting>, slot: Slot) {
         let at = Millis(self.clock.now_ms());
-        let payload = LogPayload::entry(at, batch.iter().map(|waiting| &waiting.request));
+        let requests: Vec<Bytes> = batch.iter().map(|waiting| waiting.request.clone()).collect();
+        let bytes = requests.iter().map(Bytes::len).sum();
+        let Ok(payload) = at_leisure(bytes, move || LogPayload::entry(at, requests.iter())).await else {
+            return answer_all(batch, &Unanswered::Stopped);
+        };
         let (responder, outcome) = OneshotResponder::new_pair();
         let written = self.core.client_write_ff(Proposal(payload), Some(responder)).await;
         if let Err(fatal) = written {

@@ -99,7 +99,7 @@ impl Handle {
     pub async fn propose(&self, request: Request) -> Result<Committed, ProposeError> {
         let begun = Instant::now();
         let seat = self.seat(begun).await?;
-        seat.proposer.propose(&request).await
+        seat.proposer.propose(request).await
     }
 
     /// Waits until this node's state is fresh enough for `mode`; gives the index that it has applied.

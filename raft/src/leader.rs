@@ -13,15 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::{Batcher, Committed, Unanswered};
-use crate::log_store::blocking;
+use crate::log_store::at_leisure;
 use crate::room::Admission;
 use crate::types::Core;
 use crate::wire::{ProposeAnswer, ProposeAsk, ReadAnswer, decode};
 
 /// Largest encoded request, in bytes. It has to fit into one log entry and one frame.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// From this size on a request is decoded on a blocking thread.
-const LARGE_REQUEST_BYTES: usize = 256 * 1024;
 /// Reads that one round confirms, at most.
 const READS_PER_ROUND: usize = 4096;
 
@@ -139,13 +137,10 @@ impl LeaderDesk {
     }
 }
 
-/// Looks into a request, if these bytes are one; into a large one where it holds nobody up.
+/// Looks into a request, if these bytes are one.
 async fn read_request<T: Send + 'static>(bytes: &Bytes, look: fn(Request) -> T) -> Option<T> {
-    if bytes.len() < LARGE_REQUEST_BYTES {
-        return decode(bytes).ok().map(look);
-    }
     let bytes = bytes.clone();
-    blocking(move || Ok(decode(&bytes).ok().map(look))).await.ok().flatten()
+    at_leisure(bytes.len(), move || decode(&bytes).ok().map(look)).await.ok().flatten()
 }
 
 /// Confirms the leadership once for all reads that wait, then for those that came meanwhile.

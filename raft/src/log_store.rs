@@ -26,6 +26,9 @@ const READ_BYTES: usize = 1024 * 1024;
 /// Entries this close to the end are in the log's memory, so that reading them does not block.
 const HOT_ENTRIES: u64 = 512;
 
+/// From this size on, what is encoded, decoded or copied is so on a blocking thread.
+const LARGE_BYTES: usize = 256 * 1024;
+
 /// The log as openraft sees it; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct LogStore {
@@ -94,7 +97,8 @@ impl LogStore {
     }
 }
 
-fn size(entry: &LogEntry) -> usize {
+/// The bytes of an entry's payload.
+pub(crate) fn size(entry: &LogEntry) -> usize {
     encode_payload(&entry.payload).as_bytes().len()
 }
 
@@ -123,6 +127,18 @@ pub(crate) async fn blocking<T: Send + 'static>(
         return work();
     }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+/// Runs `work`, which goes over so many bytes: on another thread if they are many, because whatever waits for this one
+/// meanwhile, a heartbeat for instance, would wait for all of them.
+pub(crate) async fn at_leisure<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    if bytes < LARGE_BYTES {
+        return Ok(work());
+    }
+    blocking(move || Ok(work())).await
 }
 
 /// True if there is no other thread that would go on with the runtime's tasks while this one waits.

@@ -215,15 +215,18 @@ impl Watcher {
         }
     }
 
-    /// True if the peer answers no pings, or, on the leader, acknowledges no heartbeats.
+    /// True if the peer answers no pings, or, on the leader, acknowledges no heartbeats, though it had the time to take in
+    /// what is on its way to it.
     fn is_silent(&mut self) -> bool {
         let unanswered = self.link.last_heard().is_some_and(|at| at.elapsed() > self.silence);
         let metrics = self.core.metrics();
         let metrics = metrics.borrow_watched();
         let since = self.leading_since(&metrics);
         let unacknowledged = since.is_some_and(|since| {
-            let led = since.elapsed();
-            acknowledged(&metrics, self.link.peer()).map_or(led, |age| age.min(led)) > self.silence
+            let heartbeat = acknowledged(&metrics, self.link.peer());
+            let appended = self.link.last_appended().map(|at| at.elapsed());
+            let quiet = [heartbeat, appended].into_iter().flatten().fold(since.elapsed(), Duration::min);
+            quiet > self.silence + self.link.patience()
         });
         unanswered || unacknowledged
     }

@@ -15,12 +15,13 @@ use tokio::time::Instant;
 use crate::batcher::{Committed, Unanswered};
 use crate::budget::Budget;
 use crate::leader::{LeaderDesk, NotCommitted, Proposed, REQUEST_BYTES_MAX};
+use crate::log_store::at_leisure;
 use crate::peers::Links;
 use crate::progress::Progress;
 use crate::transport::frame::Kind;
 use crate::transport::link::CallError;
 use crate::types::Core;
-use crate::wire::{ProposeAnswer, ProposeAsk, ReadAnswer, decode, encode};
+use crate::wire::{ProposeAnswer, ProposeAsk, ReadAnswer, decode, encode, encoded_size};
 
 /// Pause before another attempt when there is a leader that does not take the request.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -89,13 +90,13 @@ enum Attempt<T> {
 
 impl Proposer {
     /// Proposes a request.
-    pub async fn propose(&self, request: &Request) -> Result<Committed, ProposeError> {
-        let request = encode(request);
-        if request.len() > REQUEST_BYTES_MAX {
-            let (limit, actual) = (REQUEST_BYTES_MAX as u64, request.len() as u64);
-            return Err(ProposeError::TooLarge { limit, actual });
+    pub async fn propose(&self, request: Request) -> Result<Committed, ProposeError> {
+        let size = encoded_size(&request);
+        if size > REQUEST_BYTES_MAX {
+            return Err(ProposeError::TooLarge { limit: REQUEST_BYTES_MAX as u64, actual: size as u64 });
         }
-        let _place = self.budget.take(request.len()).ok_or(ProposeError::Overloaded)?;
+        let _place = self.budget.take(size).ok_or(ProposeError::Overloaded)?;
+        let request = at_leisure(size, move || encode(&request)).await.map_err(|_| ProposeError::Stopped)?;
         let (begun, mut metrics) = (Instant::now(), self.core.server_metrics());
         while let Some(left) = self.left(begun)? {
             let leader = metrics.borrow_and_update().current_leader;
@@ -174,7 +175,8 @@ impl Proposer {
         let Some(link) = self.links.get(leader) else { return Ok(Attempt::Again) };
         let wait_ms = left.saturating_sub(HOP).as_millis() as u64;
         let ask = ProposeAsk { wait_ms, request: request.clone() };
-        let answer = match link.call(Kind::Propose, encode(&ask), left).await {
+        let body = at_leisure(request.len(), move || encode(&ask)).await.map_err(|_| ProposeError::Stopped)?;
+        let answer = match link.call(Kind::Propose, body, left).await {
             Ok(bytes) => decode::<ProposeAnswer>(&bytes).map_err(|_| ProposeError::Unknown)?,
             Err(CallError::NotSent(_)) => return Ok(Attempt::Again),
             Err(CallError::Lost(_) | CallError::TimedOut(_) | CallError::Failed(_)) => {

@@ -8,6 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use holdfast_machine::{Entry, Liveness, Millis, NodeName, Reject, Reply};
 use holdfast_storage::RoomLevel;
 use holdfast_storage::SnapshotId;
+use postcard::ser_flavors::Size;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::replacement::{ReplaceError, Replacement};
@@ -22,6 +23,14 @@ pub(crate) struct WireError(pub String);
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
     // postcard into memory fails only for types without a known length, and none of ours is one.
     postcard::to_stdvec(value).map(Bytes::from).unwrap_or_else(|error| {
+        unreachable!("wire types always encode: {error}");
+    })
+}
+
+/// The number of bytes that [`encode`] makes of a value.
+pub(crate) fn encoded_size<T: Serialize>(value: &T) -> usize {
+    // As above.
+    postcard::serialize_with_flavor(value, Size::default()).unwrap_or_else(|error| {
         unreachable!("wire types always encode: {error}");
     })
 }
@@ -229,6 +238,18 @@ pub(crate) struct ProposeAsk {
     pub request: Bytes,
 }
 
+impl ProposeAsk {
+    /// As [`decode`], but without a copy: the request shares the body's memory.
+    pub fn within(body: &Bytes) -> Result<Self, WireError> {
+        let ((wait_ms, length), request): ((u64, u64), _) =
+            postcard::take_from_bytes(body).map_err(|error| WireError(error.to_string()))?;
+        if request.len() as u64 != length {
+            return Err(WireError(format!("a request of {length} bytes has {}", request.len())));
+        }
+        Ok(Self { wait_ms, request: body.slice_ref(request) })
+    }
+}
+
 /// The leader's answer to a request that was passed on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProposeAnswer {
@@ -375,6 +396,20 @@ mod tests {
             assert_eq!(payload.as_bytes()[1..], encode(&entry)[..]);
             assert_eq!(payload.as_entry().unwrap(), entry);
             assert_eq!(payload.kind().unwrap(), PayloadKind::Normal);
+        }
+    }
+
+    #[test]
+    fn requests_that_are_passed_on_read_back_without_a_copy() {
+        for size in [0, 1, 200, 70_000] {
+            let ask = ProposeAsk { wait_ms: 1 << 20, request: vec![3; size].into() };
+            let body = encode(&ask);
+            assert_eq!(encoded_size(&ask), body.len());
+            let within = ProposeAsk::within(&body).unwrap();
+            assert_eq!(within, ask);
+            assert!(size == 0 || body.as_ptr_range().contains(&within.request.as_ptr()));
+            let longer = Bytes::from([&body[..], &[0]].concat());
+            assert!(ProposeAsk::within(&body.slice(..body.len() - 1)).is_err() && ProposeAsk::within(&longer).is_err());
         }
     }
 

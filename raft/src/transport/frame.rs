@@ -3,7 +3,11 @@
 //! The group is always 0 today. It is in the frame from the first version on, so that several groups
 //! can share these connections later without a new protocol.
 
+use std::io;
+use std::time::Duration;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::LengthDelimitedCodec;
 
 use crate::types::{AppendRequest, LogEntry, decode_payload, encode_payload};
@@ -19,6 +23,8 @@ pub(crate) const FRAME_BYTES_MAX: usize = 128 * 1024 * 1024;
 const FIRST_FRAME_BYTES_MAX: usize = 64 * 1024;
 
 const HEADER_BYTES: usize = 4 + 8 + 1;
+/// What is written of a large frame at a time.
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// What a frame is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,11 +96,38 @@ impl Frame {
     /// The bytes for the codec, which adds the length.
     pub fn into_bytes(self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(HEADER_BYTES + self.body.len());
-        bytes.put_u32(self.group);
-        bytes.put_u64(self.id);
-        bytes.put_u8(self.kind as u8);
+        self.put_header(&mut bytes);
         bytes.put(self.body);
         bytes.freeze()
+    }
+
+    /// Writes the frame as the codec would, but without a copy of its body: piece by piece, each within `limit`. Calls
+    /// `moved` after each piece of a large one.
+    pub async fn write<W>(self, to: &mut W, limit: Duration, moved: impl Fn()) -> io::Result<()>
+    where
+        W: AsyncWrite + Unpin,
+    {
+        let length = HEADER_BYTES + self.body.len();
+        if length > FRAME_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a frame of {length} bytes is too large")));
+        }
+        let mut head = BytesMut::with_capacity(4 + HEADER_BYTES);
+        head.put_u32(length as u32);
+        self.put_header(&mut head);
+        tokio::time::timeout(limit, to.write_all(&head)).await??;
+        for piece in self.body.chunks(PIECE_BYTES) {
+            tokio::time::timeout(limit, to.write_all(piece)).await??;
+            if piece.len() == PIECE_BYTES {
+                moved();
+            }
+        }
+        Ok(())
+    }
+
+    fn put_header(&self, to: &mut BytesMut) {
+        to.put_u32(self.group);
+        to.put_u64(self.id);
+        to.put_u8(self.kind as u8);
     }
 
     /// Reads what the codec delivers.
@@ -208,6 +241,23 @@ mod tests {
         for length in 0..body.len() {
             assert!(decode_append(body.slice(..length)).is_err(), "cut at {length}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_in_pieces_is_what_the_codec_reads() {
+        use futures::StreamExt;
+        let frames = [PIECE_BYTES * 2 + 1, 3, 0].map(|size| Frame::new(7, Kind::Append, vec![1; size].into()));
+        let mut written = Vec::new();
+        for frame in frames.clone() {
+            frame.write(&mut written, Duration::from_secs(9), || {}).await.unwrap();
+        }
+        let mut codec = codec();
+        admit_large_frames(&mut codec);
+        let mut read = tokio_util::codec::FramedRead::new(&written[..], codec);
+        for frame in frames {
+            assert_eq!(Frame::from_bytes(read.next().await.unwrap().unwrap().freeze()).unwrap(), frame);
+        }
+        assert!(read.next().await.is_none());
     }
 
     #[test]

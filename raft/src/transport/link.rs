@@ -1,8 +1,12 @@
-//! The calling side of a peer connection, and the detector's evidence about that peer.
+//! The calling side of a peer's connections, and the detector's evidence about that peer.
 //!
-//! A link belongs to one peer for the life of the process. It connects, says who it is, and then carries
-//! pipelined requests until the connection breaks; then it connects again, first after 25 ms, later after
-//! at most 250 ms. While there is no connection a request fails at once, as one that was never sent.
+//! A link belongs to one peer for the life of the process, and has two lanes ([`super::lane`]), each a connection of its
+//! own: one for what must not wait (heartbeats, votes, pings, questions), one for what may be large (entries, proposals).
+//! On one connection a heartbeat would come as late as the entries in front of it.
+//!
+//! The urgent lane decides whether the peer can be talked to: a process that is gone closes it, and one that is stuck is
+//! silent on it. The bulk lane is dialled when the urgent one stands, and falls with it; that it breaks or hangs by
+//! itself says nothing of the peer.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,31 +15,22 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
 use holdfast_storage::RoomLevel;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::{mpsc, oneshot, watch};
+use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{Frame, Kind};
-use super::handshake::{Connection, HandshakeError, Purpose, connect};
+use super::frame::Kind;
+use super::lane::{self, Lane, Pending, Way};
 use super::registry::{Refusal, Registry};
 use crate::environment::{PeerNetwork, PeerStream};
 use crate::wire::{PingAnswer, RoomRecord, decode};
 
-/// First and longest pause between two attempts to connect.
-const BACKOFF_MIN: Duration = Duration::from_millis(25);
-const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// A connection on which nothing was heard for this long is given up, so that a peer that vanished
-/// without a word does not hold it for ever.
-const MUTE_LIMIT: Duration = Duration::from_secs(5);
-/// Requests that may wait to be written.
-const QUEUE: usize = 1024;
-/// The id of all pings, which nobody waits for.
-const PING: u64 = 0;
 /// What stands for a peer that has not said how much room it has.
 const UNTOLD: u8 = u8::MAX;
+/// Slower than this nobody takes in entries, in bytes per millisecond: they are sent, checked, and synced to the disk.
+const BYTES_PER_MS_MIN: u64 = 4 * 1024;
 
 /// Whether a peer can be talked to.
 #[derive(Debug, Clone)]
@@ -79,50 +74,42 @@ pub(crate) enum CallError {
     Failed(String),
 }
 
-type Answer = Result<Bytes, CallError>;
+pub(super) type Answer = Result<Bytes, CallError>;
 
 #[derive(Debug)]
-struct Shared {
-    peer: u64,
-    state: watch::Sender<LinkState>,
-    waiting: Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>,
+pub(super) struct Shared {
+    pub peer: u64,
+    pub state: watch::Sender<LinkState>,
     next_id: AtomicU64,
     started: Instant,
-    /// When the peer last answered anything, in milliseconds after `started`, plus one; 0: never.
-    heard_ms: AtomicU64,
+    /// When the peer last answered anything, and when it last took in entries or a heartbeat.
+    heard: Stamp,
+    appended: Stamp,
     /// The room that the peer last said it has.
     room: AtomicU8,
+}
+
+/// A moment in milliseconds after the start, plus one; 0: never.
+#[derive(Debug, Default)]
+struct Stamp(AtomicU64);
+
+impl Stamp {
+    fn set(&self, started: Instant) {
+        self.0.store(started.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+    }
+
+    fn get(&self, started: Instant) -> Option<Instant> {
+        let ms = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(started + Duration::from_millis(ms))
+    }
 }
 
 /// A handle to one peer's link.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     shared: Arc<Shared>,
-    queue: mpsc::Sender<Frame>,
-}
-
-/// A request that was handed to the link.
-pub(crate) struct Pending {
-    shared: Arc<Shared>,
-    id: u64,
-    answer: oneshot::Receiver<Answer>,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.shared.waiting.lock().remove(&self.id);
-    }
-}
-
-impl Pending {
-    /// Waits for the answer.
-    pub async fn answer(mut self, limit: Duration) -> Answer {
-        match tokio::time::timeout(limit, &mut self.answer).await {
-            Err(_) => Err(CallError::TimedOut(limit)),
-            Ok(Err(_)) => Err(CallError::Lost("the node stops".into())),
-            Ok(Ok(answer)) => answer,
-        }
-    }
+    urgent: Lane,
+    bulk: Lane,
 }
 
 impl Link {
@@ -144,29 +131,42 @@ impl Link {
 
     /// When the peer last answered anything on this link.
     pub fn last_heard(&self) -> Option<Instant> {
-        let ms = self.shared.heard_ms.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.shared.started + Duration::from_millis(ms))
+        self.shared.heard.get(self.shared.started)
     }
 
-    /// Hands a request over; waits only while the queue is full. Requests are sent in the order of
+    /// Notes that the peer has taken in entries or a heartbeat of this node as its leader.
+    pub fn note_appended(&self) {
+        self.shared.appended.set(self.shared.started);
+    }
+
+    /// When the peer last took in entries or a heartbeat.
+    pub fn last_appended(&self) -> Option<Instant> {
+        self.shared.appended.get(self.shared.started)
+    }
+
+    /// How long the peer may be at what is on its way to it at the moment. A follower answers heartbeats only when it has
+    /// synced the entries before them.
+    pub fn patience(&self) -> Duration {
+        Duration::from_millis(self.bulk.bytes_under_way() / BYTES_PER_MS_MIN)
+    }
+
+    /// Hands a request over; waits only while the lane's queue is full. The requests of a lane are sent in the order of
     /// these calls.
-    pub async fn start(&self, kind: Kind, body: Bytes) -> Result<Pending, CallError> {
+    pub async fn start(&self, way: Way, kind: Kind, body: Bytes) -> Result<Pending, CallError> {
         if let LinkState::Closed { reason, .. } = &*self.shared.state.borrow() {
             return Err(CallError::NotSent(reason.clone()));
         }
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let (sender, answer) = oneshot::channel();
-        self.shared.waiting.lock().insert(id, sender);
-        let pending = Pending { shared: self.shared.clone(), id, answer };
-        let sent = self.queue.send(Frame::new(id, kind, body)).await;
-        sent.map_err(|_| CallError::NotSent("the node stops".into()))?;
-        Ok(pending)
+        let lane = match way {
+            Way::Urgent => &self.urgent,
+            Way::Bulk => &self.bulk,
+        };
+        lane.start(self.shared.next_id.fetch_add(1, Ordering::Relaxed), kind, body).await
     }
 
     /// A request and its answer, within `limit`.
     pub async fn call(&self, kind: Kind, body: Bytes, limit: Duration) -> Answer {
         let begun = Instant::now();
-        let pending = match tokio::time::timeout(limit, self.start(kind, body)).await {
+        let pending = match tokio::time::timeout(limit, self.start(Way::of(kind), kind, body)).await {
             Err(_) => return Err(CallError::NotSent("the queue to the peer is full".into())),
             Ok(started) => started?,
         };
@@ -204,15 +204,6 @@ impl AddressBook {
     }
 }
 
-/// What a link's task works with.
-struct Task {
-    shared: Arc<Shared>,
-    queue: mpsc::Receiver<Frame>,
-    registry: Registry,
-    addresses: AddressBook,
-    ping_interval: Duration,
-}
-
 /// Starts a link to `peer`; it ends with `stop`.
 pub(crate) fn open(
     peer: u64,
@@ -225,29 +216,22 @@ pub(crate) fn open(
     let shared = Arc::new(Shared {
         peer,
         state: watch::Sender::new(LinkState::Connecting),
-        waiting: Mutex::default(),
         next_id: AtomicU64::new(1),
         started: Instant::now(),
-        heard_ms: AtomicU64::new(0),
+        heard: Stamp::default(),
+        appended: Stamp::default(),
         room: AtomicU8::new(UNTOLD),
     });
-    let (sender, queue) = mpsc::channel(QUEUE);
-    let task = Task { shared: shared.clone(), queue, registry, addresses, ping_interval };
-    tasks.spawn(async move {
-        let ended = stop.clone();
-        let shared = task.shared.clone();
-        tokio::select! {
-            () = task.run() => {}
-            () = ended.cancelled() => {}
-        }
-        shared.close("this node stops".into(), None);
-        shared.fail_all(&CallError::Lost("this node stops".into()));
-    });
-    Link { shared, queue: sender }
+    let lane = |way| {
+        let dialling = (registry.clone(), addresses.clone());
+        lane::open(way, shared.clone(), dialling, ping_interval, stop.clone(), tasks)
+    };
+    let (urgent, bulk) = (lane(Way::Urgent), lane(Way::Bulk));
+    Link { shared, urgent, bulk }
 }
 
 impl Shared {
-    fn close(&self, reason: Arc<str>, refusal: Option<Refusal>) {
+    pub fn close(&self, reason: Arc<str>, refusal: Option<Refusal>) {
         self.state.send_if_modified(|state| match state {
             // The first reason stays; an attempt that fails again is no news.
             LinkState::Closed { refusal: old, .. } if *old == refusal => false,
@@ -262,170 +246,13 @@ impl Shared {
         });
     }
 
-    fn fail_all(&self, error: &CallError) {
-        for waiting in std::mem::take(&mut *self.waiting.lock()).into_values() {
-            // Whoever has stopped waiting needs no answer.
-            let _ = waiting.send(Err(error.clone()));
-        }
+    pub fn heard(&self) {
+        self.heard.set(self.started);
     }
 
-    fn heard(&self) {
-        let ms = self.started.elapsed().as_millis() as u64;
-        self.heard_ms.store(ms + 1, Ordering::Relaxed);
+    /// Takes in the answer to a ping.
+    pub fn pinged(&self, answer: &[u8]) {
+        let told = decode(answer).ok().map(|PingAnswer::V1 { room }| room as u8);
+        self.room.store(told.unwrap_or(UNTOLD), Ordering::Relaxed);
     }
-
-    fn deliver(&self, frame: Frame) {
-        if frame.id == PING {
-            let told = decode(&frame.body).ok().map(|PingAnswer::V1 { room }| room as u8);
-            return self.room.store(told.unwrap_or(UNTOLD), Ordering::Relaxed);
-        }
-        let Some(waiting) = self.waiting.lock().remove(&frame.id) else { return };
-        let answer = match frame.kind {
-            Kind::Failed => Err(CallError::Failed(String::from_utf8_lossy(&frame.body).into_owned())),
-            _ => Ok(frame.body),
-        };
-        let _ = waiting.send(answer);
-    }
-}
-
-impl Task {
-    async fn run(mut self) {
-        let mut pause = BACKOFF_MIN;
-        loop {
-            match self.connect().await {
-                Ok(connection) => {
-                    pause = BACKOFF_MIN;
-                    self.shared.heard();
-                    self.shared.state.send_replace(LinkState::Connected);
-                    let reason: Arc<str> = self.carry(connection).await.into();
-                    tracing::info!(peer = self.shared.peer, %reason, "peer link closed");
-                    self.shared.close(reason.clone(), None);
-                    while let Ok(frame) = self.queue.try_recv() {
-                        self.turn_away(Some(frame)).await;
-                    }
-                    self.shared.fail_all(&CallError::Lost(reason));
-                }
-                Err(error) => {
-                    self.note_failure(&error);
-                    self.pause(pause).await;
-                    pause = (pause * 2).min(BACKOFF_MAX);
-                }
-            }
-        }
-    }
-
-    fn note_failure(&self, error: &HandshakeError) {
-        let refusal = match error {
-            HandshakeError::WeRefused(refusal) | HandshakeError::TheyRefused(refusal) => Some(refusal.clone()),
-            HandshakeError::Broken(_) => None,
-        };
-        let was_refused = match &*self.shared.state.borrow() {
-            LinkState::Closed { refusal, .. } => refusal.clone(),
-            _ => None,
-        };
-        if refusal.is_some() && refusal != was_refused {
-            tracing::error!(peer = self.shared.peer, %error, "no peer link");
-        }
-        self.shared.close(error.to_string().into(), refusal);
-    }
-
-    /// Connects, and meanwhile turns requests away.
-    async fn connect(&mut self) -> Result<Connection, HandshakeError> {
-        let peer = self.shared.peer;
-        let (registry, addresses) = (self.registry.clone(), self.addresses.clone());
-        let attempt = connect(&registry, peer, &addresses, Purpose::Requests);
-        tokio::pin!(attempt);
-        loop {
-            tokio::select! {
-                outcome = &mut attempt => return outcome,
-                frame = self.queue.recv() => self.turn_away(frame).await,
-            }
-        }
-    }
-
-    async fn pause(&mut self, pause: Duration) {
-        let over = tokio::time::sleep(pause);
-        tokio::pin!(over);
-        loop {
-            tokio::select! {
-                () = &mut over => return,
-                frame = self.queue.recv() => self.turn_away(frame).await,
-            }
-        }
-    }
-
-    async fn turn_away(&self, frame: Option<Frame>) {
-        // No handle is left: nothing will ever come again.
-        let Some(frame) = frame else { return std::future::pending().await };
-        let waiting = self.shared.waiting.lock().remove(&frame.id);
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(Err(CallError::NotSent("there is no connection".into())));
-        }
-    }
-
-    /// Carries requests and answers until the connection breaks; gives the reason.
-    async fn carry(&mut self, connection: Connection) -> String {
-        let (mut sink, mut stream) = connection.split();
-        let (shared, queue) = (&self.shared, &mut self.queue);
-        let mut ping = tokio::time::interval(self.ping_interval);
-        ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let last_heard = || {
-            let ms = shared.heard_ms.load(Ordering::Relaxed).saturating_sub(1);
-            shared.started + Duration::from_millis(ms)
-        };
-        let write = async {
-            loop {
-                let frame = tokio::select! {
-                    frame = queue.recv() => match frame {
-                        Some(frame) => frame,
-                        None => return std::future::pending().await,
-                    },
-                    _ = ping.tick() => {
-                        if last_heard().elapsed() > MUTE_LIMIT {
-                            return format!("nothing was heard for {MUTE_LIMIT:?}");
-                        }
-                        Frame::new(PING, Kind::Ping, Bytes::new())
-                    }
-                };
-                if let Err(error) = write_with_followers(&mut sink, frame, queue).await {
-                    return error.to_string();
-                }
-            }
-        };
-        let read = async {
-            loop {
-                match stream.next().await {
-                    None => return "the peer closed the connection".to_owned(),
-                    Some(Err(error)) => return error.to_string(),
-                    Some(Ok(bytes)) => match Frame::from_bytes(bytes.freeze()) {
-                        Err(error) => return error.to_string(),
-                        Ok(frame) => {
-                            shared.heard();
-                            shared.deliver(frame);
-                        }
-                    },
-                }
-            }
-        };
-        tokio::select! {
-            reason = write => reason,
-            reason = read => reason,
-        }
-    }
-}
-
-/// Writes a frame and all that wait behind it, then flushes once.
-async fn write_with_followers<S>(
-    sink: &mut S,
-    first: Frame,
-    queue: &mut mpsc::Receiver<Frame>,
-) -> Result<(), std::io::Error>
-where
-    S: futures::Sink<Bytes, Error = std::io::Error> + Unpin,
-{
-    sink.feed(first.into_bytes()).await?;
-    while let Ok(frame) = queue.try_recv() {
-        sink.feed(frame.into_bytes()).await?;
-    }
-    sink.flush().await
 }

@@ -17,8 +17,10 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 
 use super::frame::{Kind, encode_append};
-use super::link::{AddressBook, CallError, Link, Pending};
+use super::lane::{Pending, Way};
+use super::link::{AddressBook, CallError, Link};
 use super::snapshot::{self, Target};
+use crate::log_store::{at_leisure, size};
 use crate::transfers::Transfers;
 use crate::types::{
     AppendRequest, AppendResponse, LogId, PeerNode, Snapshot, TransferRequest, TypeConfig, Vote, VoteRequest,
@@ -29,8 +31,8 @@ use crate::wire::{
 };
 use holdfast_storage::SnapshotFile;
 
-/// How long one append may take. A follower answers after its disk has synced, and syncs of 300 ms were
-/// seen; a closed link ends the wait at once in any case.
+/// How long one append may take, besides what its bytes take. A follower answers after its disk has synced, and syncs of
+/// 300 ms were seen; a closed link ends the wait at once in any case.
 const APPEND_LIMIT: Duration = Duration::from_millis(2_000);
 /// Appends that may be under way to one peer.
 const APPENDS_IN_FLIGHT: usize = 32;
@@ -68,6 +70,13 @@ impl Acknowledged {
             *mark = Mark { term, index, denied: false };
         }
         mark.index = mark.index.max(index);
+    }
+
+    /// True if `peer` has acknowledged `prev` in this term: nothing that is still on its way to it can be missing there.
+    fn has(&self, peer: u64, term: u64, prev: Option<LogId>) -> bool {
+        let marks = self.0.lock();
+        let mark = marks.get(&peer).filter(|mark| mark.term == term);
+        prev.is_none_or(|prev| mark.is_some_and(|mark| mark.index >= prev.index))
     }
 
     /// What to say when a peer has not got `prev`, if it once had.
@@ -159,9 +168,15 @@ fn append_response(bytes: &[u8]) -> Result<AppendResponse, RpcError> {
     })
 }
 
+async fn body_of(rpc: AppendRequest) -> Result<Bytes, CallError> {
+    let bytes = rpc.entries.iter().map(size).sum();
+    let encoded = at_leisure(bytes, move || encode_append(&rpc)).await;
+    encoded.map_err(|_| CallError::NotSent("the node stops".into()))
+}
+
 /// One append of a stream: sent already, its answer still to come.
 struct Sent {
-    peer: u64,
+    link: Link,
     term: u64,
     prev: Option<LogId>,
     last: Option<LogId>,
@@ -169,15 +184,19 @@ struct Sent {
 }
 
 async fn appended(sent: Sent, acknowledged: Acknowledged) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
-    let Sent { peer, term, prev, last, pending } = sent;
+    let Sent { link, term, prev, last, pending } = sent;
+    let peer = link.peer();
     let answer = match pending {
-        Ok(pending) => pending.answer(APPEND_LIMIT).await,
+        Ok(pending) => pending.answer(APPEND_LIMIT + link.patience()).await,
         Err(error) => Err(error),
     };
     let response = append_response(&answer.map_err(rpc_error)?)?;
     if prev.is_none() && response.is_conflict() {
         // There is nothing before the first entry that could differ.
         return Err(NetworkError::from_string("a conflict before the first entry").into());
+    }
+    if !matches!(response, AppendResponse::HigherVote(_)) {
+        link.note_appended();
     }
     match &response {
         AppendResponse::Success => acknowledged.note(peer, term, last),
@@ -196,11 +215,14 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotFile;
 
     async fn append_entries(&mut self, rpc: AppendRequest, _option: RPCOption) -> Result<AppendResponse, RpcError> {
-        append_response(&self.call(Kind::Append, encode_append(&rpc), APPEND_LIMIT).await?)
+        append_response(&self.call(Kind::Append, body_of(rpc).await.map_err(rpc_error)?, APPEND_LIMIT).await?)
     }
 
     /// Sends each request as it comes and yields the answers in the same order. The first answer that
     /// is no success ends openraft's interest in those behind it.
+    ///
+    /// Heartbeats are such requests without entries. They overtake those with entries, unless they would tell the peer of
+    /// what it may not have yet, which it would take for a gap.
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,
@@ -211,7 +233,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
     {
         Box::pin(async move {
             let link = self.link()?;
-            let (peer, acknowledged) = (self.peer, &self.acknowledged);
+            let acknowledged = &self.acknowledged;
             // Sent in order; the answers are awaited later, while more is sent.
             #[allow(clippy::async_yields_async)]
             let answers = input
@@ -221,8 +243,13 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
                         let prev = rpc.prev_log_id;
                         let last = rpc.entries.last().map(|entry| entry.log_id).or(prev);
                         let WireVote { term, .. } = (&rpc.vote).into();
-                        let pending = link.start(Kind::Append, encode_append(&rpc)).await;
-                        appended(Sent { peer, term, prev, last, pending }, acknowledged)
+                        let overtakes = rpc.entries.is_empty() && acknowledged.has(link.peer(), term, prev);
+                        let way = if overtakes { Way::Urgent } else { Way::Bulk };
+                        let pending = match body_of(rpc).await {
+                            Ok(body) => link.start(way, Kind::Append, body).await,
+                            Err(error) => Err(error),
+                        };
+                        appended(Sent { link, term, prev, last, pending }, acknowledged)
                     }
                 })
                 .buffered(APPENDS_IN_FLIGHT);

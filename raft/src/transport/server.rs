@@ -191,7 +191,7 @@ impl Server {
             }
             Kind::TransferLeader => self.transfer(&body).await,
             Kind::Propose => {
-                let ask: ProposeAsk = decode(&body).map_err(|e| text(&e))?;
+                let ask = ProposeAsk::within(&body).map_err(|e| text(&e))?;
                 Ok(encode(&self.desk.propose_for_peer(ask).await))
             }
             Kind::ReadIndex => Ok(encode(&self.desk.read_index_for_peer().await)),
