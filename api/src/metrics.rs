@@ -118,6 +118,13 @@ pub(crate) fn refresh(store: &Store) {
     if let Some(free) = status.disk_free {
         gauge!("holdfast_disk_free_bytes").set(free as f64);
     }
+    for (name, value) in [
+        ("holdfast_log_syncs_total", status.log.groups),
+        ("holdfast_log_written_entries_total", status.log.records),
+        ("holdfast_log_written_bytes_total", status.log.bytes),
+    ] {
+        counter!(name).absolute(value);
+    }
     gauge!("holdfast_disk_level").set(f64::from(store.disk_space() as u8));
     let claims = store.claims_now();
     gauge!("holdfast_claims_overdue").set(claims.overdue as f64);

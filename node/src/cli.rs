@@ -2,6 +2,7 @@
 //! wrong is one line on standard error, and the exit code is not 0.
 
 mod backup;
+mod bench_node;
 mod config;
 mod explain;
 mod healthcheck;
@@ -64,6 +65,13 @@ enum Command {
     /// Starts three nodes and six workers on this machine, kills two owners and a worker in the middle of their work, and
     /// checks every outcome.
     Demo(demo::DemoArgs),
+    /// Measures this program on this machine: throughput, latency, failover, memory and CPU time of the nodes.
+    ///
+    /// It starts its own nodes, or measures running ones. docs/benchmarks.md says what the figures mean.
+    Bench(holdfast_bench::BenchArgs),
+    /// One node of a benchmark.
+    #[command(hide = true)]
+    BenchNode(bench_node::BenchNodeArgs),
     /// One node of the demo, with an engine inside.
     #[command(hide = true)]
     DemoNode(demo::EngineNodeArgs),
@@ -169,6 +177,8 @@ pub fn main() -> ExitCode {
         Some(Command::Backup(args)) => backup::run(&args),
         Some(Command::Restore(args)) => restore::run(&args),
         Some(Command::Member(args)) => return member::run(&args),
+        Some(Command::Bench(args)) => block_on(holdfast_bench::run(args)),
+        Some(Command::BenchNode(args)) => block_on(bench_node::run(args)),
         Some(Command::Demo(args)) => block_on(demo::run(args)),
         Some(Command::DemoNode(args)) => block_on(demo::run_engine_node(args)),
         Some(Command::DemoWorker(args)) => block_on(demo::run_worker(args)),

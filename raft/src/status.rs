@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_machine::{Liveness, NodeName};
-use holdfast_storage::{RoomLevel, Storage};
+use holdfast_storage::{LogStats, RoomLevel, Storage};
 use openraft::async_runtime::WatchReceiver;
 
 use crate::options::MemberConfig;
@@ -92,6 +92,8 @@ pub struct Status {
     pub storage_full: bool,
     /// Free bytes of this node's disk, if it says.
     pub disk_free: Option<u64>,
+    /// What its log has written since the node started.
+    pub log: LogStats,
 }
 
 /// A member, as this node sees it.
@@ -161,6 +163,7 @@ pub(crate) fn outside(
         fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
         storage_full: is_full(storage),
         disk_free: storage.room.free(),
+        log: storage.log.stats(),
         standing,
     }
 }
@@ -213,6 +216,7 @@ pub(crate) fn status(
         fatal: progress.fatal().borrow().as_ref().map(ToString::to_string),
         storage_full: is_full(storage),
         disk_free: storage.room.free(),
+        log: storage.log.stats(),
     }
 }
 

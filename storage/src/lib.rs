@@ -39,7 +39,7 @@ pub mod verify;
 pub use data_dir::{DataDir, Expected, Identity};
 pub use error::StorageError;
 pub use ids::{FIRST_INDEX, LogId, LogRecord, Vote};
-pub use log::{Log, LogConfig, LogWriter};
+pub use log::{Log, LogConfig, LogStats, LogWriter};
 pub use open::{Options, Storage};
 pub use room::{Room, RoomLevel};
 pub use snapshot::{SnapshotFile, SnapshotHeader, SnapshotId, Snapshots};

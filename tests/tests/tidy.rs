@@ -14,7 +14,7 @@ const LINES_MAX: usize = 450;
 const EMPTY_NAMES: [&str; 7] = ["manager", "helper", "util", "processor", "context", "common", "misc"];
 
 /// Crate, and the packages it must not name: the layers of the architecture, each knowing only those below.
-const FORBIDDEN: [(&str, &[&str]); 9] = [
+const FORBIDDEN: [(&str, &[&str]); 10] = [
     ("machine", &["tokio", "axum", "openraft", "sled", "rand", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("checkers", &["tokio", "axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("storage", &["openraft", "tokio", "axum", "holdfast-raft", "holdfast-api"]),
@@ -22,6 +22,7 @@ const FORBIDDEN: [(&str, &[&str]); 9] = [
     ("api", &["openraft", "sled", "holdfast-node"]),
     ("client", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api"]),
     ("worker", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api", "holdfast-node"]),
+    ("bench", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-api", "holdfast-node"]),
     ("examples/engine", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-node"]),
     ("conformance", &["axum", "openraft", "sled", "holdfast-storage", "holdfast-raft", "holdfast-node"]),
 ];

@@ -12,7 +12,7 @@ use holdfast_engine::{Engine, EngineOptions, LocalActivities, Programs};
 use super::activity::{ended, simulate};
 use super::fan_out::fan_out;
 use super::plan::{ENGINE_QUEUE, FAN_OUT, NAMESPACE, SIMULATE};
-use super::process::demo_ended;
+use super::process::input_ended;
 use crate::config::load;
 use crate::telemetry::log_to_stderr;
 use crate::{Node, ShardChange};
@@ -36,7 +36,7 @@ pub async fn run_engine_node(args: EngineNodeArgs) -> anyhow::Result<()> {
     let result = tokio::select! {
         result = run_engine(&node) => result,
         reason = node.failed() => Err(anyhow::Error::msg(reason)),
-        () = demo_ended() => Ok(()),
+        () = input_ended() => Ok(()),
     };
     node.shutdown().await;
     result

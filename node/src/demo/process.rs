@@ -93,8 +93,8 @@ async fn read_lines(stdout: ChildStdout, by: Executor, ledger: Ledger) {
     }
 }
 
-/// In a process of the demo: completes when standard input ends, which it does with the demo.
-pub(crate) async fn demo_ended() {
+/// In a process that another one holds by its standard input: completes when that ends.
+pub(crate) async fn input_ended() {
     let (ended, wait) = oneshot::channel();
     // A thread of its own: the runtime would wait for a blocking read when it stops.
     std::thread::spawn(move || {

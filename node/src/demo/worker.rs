@@ -11,7 +11,7 @@ use holdfast_worker::Worker;
 
 use super::activity::{ended, simulate};
 use super::plan::{NAMESPACE, SIMULATE, WORKER_QUEUE};
-use super::process::demo_ended;
+use super::process::input_ended;
 use crate::Config;
 use crate::telemetry::log_to_stderr;
 
@@ -52,7 +52,7 @@ pub async fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
             async move { Ok(simulate(by, activity.key().clone(), activity.token(), task).await) }
         })
         .on_result(|activity, seq| ended(activity.key(), activity.token(), seq))
-        .run_until(demo_ended())
+        .run_until(input_ended())
         .await?;
     Ok(())
 }
