@@ -1,9 +1,9 @@
 //! `holdfast bench`: how fast Holdfast is, measured the same way each time.
 //!
 //! A load generator over the public client, and the nodes that it measures: processes of the program that it is part
-//! of, or running ones. Each measurement is a file: [`stage`], [`lifecycle`], [`latency`], [`failover`], [`claims`],
-//! [`idle`], [`restart`], [`snapshot`]. They share the work ([`work`]), a load with a window in it ([`load`]), what is
-//! recorded of it ([`meter`]), what the nodes' processes have cost meanwhile ([`spent`]), and the report ([`report`]).
+//! of, or running ones. Each measurement is a file: `stage`, `lifecycle`, `latency`, `failover`, `claims`,
+//! `idle`, `restart`, `snapshot`. They share the work (`work`), a load with a window in it (`load`), what is
+//! recorded of it (`meter`), what the nodes' processes have cost meanwhile (`spent`), and the report (`report`).
 //!
 //! A measurement checks itself: everything acknowledged is stored, a second completion is refused, and one that measured
 //! nothing is an error. `docs/benchmarks.md` says what the figures mean, and which are the goals.
