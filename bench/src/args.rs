@@ -112,8 +112,8 @@ pub struct BenchArgs {
     /// `failover`: who is killed
     #[arg(long, value_enum, default_value = "both")]
     pub victim: Victim,
-    /// `snapshot`: log entries after which a snapshot is taken
-    #[arg(long, default_value_t = 2_000)]
+    /// `snapshot`: log entries after which a snapshot is taken; calls that come together share one
+    #[arg(long, default_value_t = 200)]
     pub snapshot_after: u64,
 }
 

@@ -16,6 +16,9 @@ use crate::report::Case;
 use crate::stage::STAGE;
 use crate::work::{ROWS, STAGED_EVENTS, Work};
 
+/// All calls about one workflow: what the nodes have spent is shown for each of these.
+const TURN: &str = "turn";
+
 /// Measures calls without any other load.
 ///
 /// # Errors
@@ -25,7 +28,7 @@ pub async fn measure(args: &BenchArgs, nodes: &Nodes, run: u32) -> Result<Case> 
     let (work, meter) = (Arc::new(Work::new(args)?), Arc::new(Meter::new()));
     let calls = calls(Arc::clone(&work), Arc::clone(&meter), nodes.client()?).boxed();
     let window = load::run(args, nodes, &meter, "latency", vec![calls]).await?;
-    window.measured(&mut case, &meter, STAGE)?;
+    window.measured(&mut case, &meter, TURN)?;
     let acknowledged = meter.acknowledged(STAGE);
     case.count("acknowledged", acknowledged);
     case.count("stored", work.stored(&nodes.client()?, acknowledged).await?);
@@ -38,7 +41,7 @@ async fn calls(work: Arc<Work>, meter: Arc<Meter>, client: Client) -> Result<()>
         if meter.is_over() {
             break;
         }
-        let id = work.id(0, number)?;
+        let (id, turn) = (work.id(0, number)?, Instant::now());
         let begun = Instant::now();
         work.stage(&client, id.clone(), &queue).await?;
         meter.record(STAGE, begun);
@@ -65,6 +68,7 @@ async fn calls(work: Arc<Work>, meter: Arc<Meter>, client: Client) -> Result<()>
         // It ends, so that what lives does not grow.
         let end = Commit::new(id, STAGED_EVENTS + ROWS).event(NewEvent::of(EventKind::WorkflowCompleted));
         client.commit(end, Write::default()).await?;
+        meter.record(TURN, turn);
     }
     Ok(())
 }

@@ -24,12 +24,12 @@ const CLIENTS: usize = 64;
 /// Measures both.
 ///
 /// # Errors
-/// When a write is refused, or no snapshot fell into the window that is there for them.
+/// When a write is refused, or no snapshot was taken under the load that is there for them.
 pub async fn measure(args: &BenchArgs, run: u32) -> Result<Vec<Case>> {
     let without = writes(args, NEVER, "snapshot, without", run).await?;
     let mut during = writes(args, args.snapshot_after, "snapshot, with", run).await?;
     let taken = during.counts.get("snapshots").copied().unwrap_or_default();
-    ensure!(taken > 0, "no snapshot was taken in the window: a smaller --snapshot-after or more --seconds are needed");
+    ensure!(taken > 0, "no snapshot was taken under the load: a smaller --snapshot-after or more --seconds are needed");
     for name in ["per_second", "longest_gap_ms"] {
         if let Some((with, without)) = during.figures.get(name).copied().zip(without.figures.get(name).copied()) {
             during.ratio(&format!("{name}_with_to_without"), with, without);
