@@ -32,7 +32,7 @@ chaos-containers steps="50" seed=`date +%s`: image
     HOLDFAST_COMPOSE_TEST=1 HOLDFAST_CHAOS_STEPS={{ steps }} HOLDFAST_CHAOS_SEED={{ seed }} \
       cargo test -p holdfast-tests --test compose nothing_acknowledged -- --nocapture
 
-# snapshots and purges under a history of so many bytes; needs about eight times the space on the disk
+# snapshots and purges under a history of so many bytes; needs about twelve times the space on the disk
 big-history bytes="5000000000":
     cargo build --release --workspace --bin holdfast
     HOLDFAST_TEST_PROGRAMS="$PWD/target/release" HOLDFAST_HISTORY_BYTES={{ bytes }} \
