@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::calls::CallResult;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::send::{Call, backoff};
+use crate::send::{Call, Failure, backoff, end};
 use crate::wire::{Answer, Batch, BatchedCommit, BatchedResult, Completed, Outcome, Outcomes, RowResult, Write};
 
 impl Client {
@@ -35,46 +35,63 @@ impl Client {
     {
         let deadline = Instant::now() + self.shared.options.deadline;
         let mut results: Vec<Option<CallResult<T>>> = calls.iter().map(|_| None).collect();
-        let mut places: Vec<usize> = (0..calls.len()).collect();
+        // Of each call that is still open its place, and whether it may have taken place.
+        let mut open: Vec<(usize, bool)> = (0..calls.len()).map(|place| (place, false)).collect();
         let mut batch = Batch { calls };
         let mut round = 0;
         while !batch.calls.is_empty() {
             let pause = backoff(round);
             let in_time = Instant::now() + pause < deadline;
-            let outcomes = match self.outcomes(path, &batch).await {
+            let mut lost = false;
+            let outcomes = match self.outcomes(path, &batch, &mut lost).await {
                 Ok(outcomes) => outcomes,
                 Err(error) => {
-                    places.into_iter().for_each(|place| results[place] = Some(Err(error.clone())));
+                    for (place, unknown) in open {
+                        results[place] = Some(Err(end(error.clone(), unknown)));
+                    }
                     break;
                 }
             };
-            let (mut open, mut rest) = (Vec::new(), Vec::new());
-            for ((place, call), outcome) in places.into_iter().zip(batch.calls).zip(outcomes) {
-                match result(outcome) {
-                    Err(error) if in_time && error.is_for_another_try() => {
-                        open.push(place);
-                        rest.push(call);
+            let (mut open_yet, mut rest) = (Vec::new(), Vec::new());
+            for (((place, unknown), call), outcome) in open.into_iter().zip(batch.calls).zip(outcomes) {
+                let failure = match outcome {
+                    Outcome::Answer { index, value } => {
+                        results[place] = Some(Ok(Answer { index, value }));
+                        continue;
                     }
-                    result => results[place] = Some(result),
+                    Outcome::Problem(problem) => Failure::of_answer(problem.status, problem.into()),
+                };
+                let unknown = unknown || lost || failure.may_have_happened;
+                if failure.again && in_time {
+                    open_yet.push((place, unknown));
+                    rest.push(call);
+                } else {
+                    results[place] = Some(Err(failure.into_end(unknown)));
                 }
             }
             if !rest.is_empty() {
                 sleep(pause).await;
             }
-            (places, batch) = (open, Batch { calls: rest });
+            (open, batch) = (open_yet, Batch { calls: rest });
             round += 1;
         }
         // Each place was either filled or kept for the next round, and there is no round left.
         results.into_iter().flatten().collect()
     }
 
-    async fn outcomes<C, T>(&self, path: &str, batch: &Batch<C>) -> Result<Vec<Outcome<T>>, ClientError>
+    async fn outcomes<C, T>(
+        &self,
+        path: &str,
+        batch: &Batch<C>,
+        lost: &mut bool,
+    ) -> Result<Vec<Outcome<T>>, ClientError>
     where
         C: Serialize + Sync,
         T: DeserializeOwned,
     {
         // The keys are the calls' own, so the whole may be sent again.
-        let answer: Answer<Outcomes<T>> = self.send(Call::post(path.to_owned(), batch, &Write::default())?).await?;
+        let call = Call::post(path.to_owned(), batch, &Write::default())?;
+        let answer: Answer<Outcomes<T>> = self.send_noting(call, lost).await?;
         let outcomes = answer.value.outcomes;
         match outcomes.len() == batch.calls.len() {
             true => Ok(outcomes),
@@ -83,9 +100,45 @@ impl Client {
     }
 }
 
-fn result<T>(outcome: Outcome<T>) -> CallResult<T> {
-    match outcome {
-        Outcome::Answer { index, value } => Ok(Answer { index, value }),
-        Outcome::Problem(problem) => Err(problem.into()),
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use holdfast_machine::Payload;
+
+    use super::*;
+    use crate::send::tests::{answer, node, problem};
+
+    async fn codes_of(answers: Vec<String>, calls: usize) -> Vec<String> {
+        let client = Client::new([node(answers)]).unwrap();
+        let row = RowResult { key: "order-1:1".parse().unwrap(), token: None, result: Payload::default() };
+        let results = client.complete_all(vec![(row, Write::default()); calls]).await;
+        results
+            .iter()
+            .map(|result| result.as_ref().map_or_else(|error| error.code().to_owned(), |_| "ok".to_owned()))
+            .collect()
+    }
+
+    fn outcomes(problems: &[(u16, &str)]) -> String {
+        let all: Vec<String> =
+            problems.iter().map(|(status, code)| format!(r#"{{"problem":{}}}"#, problem(*status, code))).collect();
+        answer(200, &format!(r#"{{"outcomes":[{}]}}"#, all.join(",")))
+    }
+
+    #[tokio::test]
+    async fn what_is_said_of_a_call_later_says_nothing_of_an_attempt_before_it() {
+        // One may have been done, the other certainly was not; then both meet a full disk.
+        let first = outcomes(&[(504, "unknown"), (503, "no_quorum")]);
+        let second = outcomes(&[(507, "storage_full"), (507, "storage_full")]);
+        assert_eq!(codes_of(vec![first.clone(), second], 2).await, ["unknown", "storage_full"]);
+        // The same if the request as a whole is refused.
+        let second = answer(507, &problem(507, "storage_full"));
+        assert_eq!(codes_of(vec![first.clone(), second], 2).await, ["unknown", "storage_full"]);
+        // A rejection is the log's answer.
+        let second = outcomes(&[(409, "idempotency_conflict"), (409, "idempotency_conflict")]);
+        assert_eq!(codes_of(vec![first, second], 2).await, ["idempotency_conflict", "idempotency_conflict"]);
+        // A request whose answer was lost may have done all of them.
+        let lost = vec![String::new(), outcomes(&[(507, "storage_full")])];
+        assert_eq!(codes_of(lost, 1).await, ["unknown"]);
     }
 }

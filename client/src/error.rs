@@ -76,11 +76,6 @@ impl ClientError {
         }
     }
 
-    /// True if a call that shares its request with others is worth to be sent again by the client itself.
-    pub(crate) fn is_for_another_try(&self) -> bool {
-        self.is_retryable() && !matches!(self, Self::StorageFull(_))
-    }
-
     /// The refusal, if it is one.
     pub fn reject(&self) -> Option<&Reject> {
         match self {

@@ -100,17 +100,35 @@ fn header(text: &str) -> Result<HeaderValue, ClientError> {
 }
 
 /// Why an attempt did not bring the answer.
-struct Failure {
+pub(crate) struct Failure {
     error: ClientError,
     /// True if another node, or the same one later, may do better.
-    again: bool,
+    pub again: bool,
     /// True if the call may have taken place all the same.
-    may_have_happened: bool,
+    pub may_have_happened: bool,
     /// What the node asked us to wait.
     retry_after: Option<Duration>,
 }
 
 impl Failure {
+    /// That a node answered with this error.
+    pub fn of_answer(status: u16, error: ClientError) -> Self {
+        match status {
+            // Another node may have what this one lacks.
+            429 | 503 => Self::again(error, false),
+            502 | 504 => Self::again(error, true),
+            _ => Self::last(error),
+        }
+    }
+
+    /// What a call ends with if this was its last attempt; `unknown` if it may have taken place by then.
+    pub fn into_end(self, unknown: bool) -> ClientError {
+        // A rejection is the log's answer to the call, however often it was sent. What else a node says is about this
+        // attempt alone.
+        let is_answer = !self.again && self.error.reject().is_some();
+        end(self.error, unknown && !is_answer)
+    }
+
     fn last(error: ClientError) -> Self {
         Self { error, again: false, may_have_happened: false, retry_after: None }
     }
@@ -123,10 +141,18 @@ impl Failure {
 impl Client {
     /// Sends the call until a node answers it or the time is up.
     pub(crate) async fn send<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<Answer<T>, ClientError> {
+        self.send_noting(call, &mut false).await
+    }
+
+    /// The same; notes whether an attempt may have had an effect that its answer would have told of.
+    pub(crate) async fn send_noting<T: DeserializeOwned>(
+        &self,
+        call: Call<'_>,
+        may_have_happened: &mut bool,
+    ) -> Result<Answer<T>, ClientError> {
         let options = &self.shared.options;
         let deadline = Instant::now() + options.deadline + call.wait;
         let first = self.shared.preferred();
-        let mut may_have_happened = false;
         let mut attempt = 0;
         loop {
             let (node, url) = self.shared.node(first, attempt);
@@ -139,17 +165,10 @@ impl Client {
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::again(ClientError::Unreachable(format!("{url} did not answer in time")), true),
             };
-            may_have_happened |= failure.may_have_happened;
+            *may_have_happened |= failure.may_have_happened;
             let pause = self.pause(attempt, failure.retry_after);
-            let unknown = call.is_write && may_have_happened;
-            if !failure.again {
-                // A rejection is the log's answer to the call, however often it was sent. What else a node says is about
-                // this attempt alone.
-                let is_answer = failure.error.reject().is_some();
-                return Err(end(failure.error, unknown && !is_answer));
-            }
-            if Instant::now() + pause >= deadline {
-                return Err(end(failure.error, unknown));
+            if !failure.again || Instant::now() + pause >= deadline {
+                return Err(failure.into_end(call.is_write && *may_have_happened));
             }
             tracing::debug!(%url, error = %failure.error, ?pause, "asking the next node");
             sleep(pause).await;
@@ -242,19 +261,15 @@ pub(crate) async fn error_of(status: StatusCode, response: Response) -> ClientEr
 async fn refused(status: StatusCode, response: Response) -> Failure {
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     let retry_after = retry_after.map(Duration::from_secs);
-    let error = error_of(status, response).await;
-    match status {
-        StatusCode::TOO_MANY_REQUESTS => {
-            Failure { retry_after: retry_after.or(Some(PAUSE_MAX)), ..Failure::again(error, false) }
-        }
-        // Another node may have what this one lacks; there is no need to wait for this one.
-        StatusCode::SERVICE_UNAVAILABLE => Failure::again(error, false),
-        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Failure::again(error, true),
-        _ => Failure::last(error),
+    let failure = Failure::of_answer(status.as_u16(), error_of(status, response).await);
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        return Failure { retry_after: retry_after.or(Some(PAUSE_MAX)), ..failure };
     }
+    failure
 }
 
-fn end(last: ClientError, may_have_happened: bool) -> ClientError {
+/// What a call ends with that had this error for its last.
+pub(crate) fn end(last: ClientError, may_have_happened: bool) -> ClientError {
     if may_have_happened { ClientError::Unknown(format!("an attempt had no answer; last: {last}")) } else { last }
 }
 
@@ -268,7 +283,7 @@ pub(crate) fn backoff(round: usize) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::io::{Read, Write as _};
@@ -286,21 +301,34 @@ mod tests {
         }
     }
 
-    /// A node that takes a call and closes the connection, and on the next one gives this answer.
-    fn node(status: u16, code: &str) -> String {
+    /// A node that takes one call on each connection, and gives these answers in turn.
+    pub fn node(answers: Vec<String>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let problem = format!(r#"{{"type":"about:blank","title":"-","status":{status},"code":"{code}","detail":"-"}}"#);
-        let answer =
-            format!("HTTP/1.1 {status} -\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{problem}", problem.len());
         std::thread::spawn(move || {
-            for answer in ["", &answer] {
+            for answer in answers {
                 let (mut stream, _) = listener.accept().unwrap();
                 assert!(stream.read(&mut [0; 64 * 1024]).unwrap() > 0);
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });
         url
+    }
+
+    /// An answer with this body.
+    pub fn answer(status: u16, body: &str) -> String {
+        let headers = format!("content-type: application/json\r\ncontent-length: {}\r\n{INDEX_HEADER}: 9", body.len());
+        format!("HTTP/1.1 {status} -\r\n{headers}\r\nconnection: close\r\n\r\n{body}")
+    }
+
+    /// A problem document.
+    pub fn problem(status: u16, code: &str) -> String {
+        format!(r#"{{"type":"about:blank","title":"-","status":{status},"code":"{code}","detail":"-"}}"#)
+    }
+
+    /// A node that takes a call and closes the connection, and refuses the next one.
+    fn node_that_refuses_later(status: u16, code: &str) -> String {
+        node(vec![String::new(), answer(status, &problem(status, code))])
     }
 
     #[tokio::test]
@@ -310,12 +338,12 @@ mod tests {
             (500, "internal", "unknown"),
             (409, "idempotency_conflict", "idempotency_conflict"),
         ] {
-            let client = Client::new([node(status, code)]).unwrap();
+            let client = Client::new([node_that_refuses_later(status, code)]).unwrap();
             let workflow = "order-1".parse().unwrap();
             let written = client.settle(&workflow, Write::default()).await;
             assert_eq!(written.unwrap_err().code(), said, "{status} {code}");
         }
-        let client = Client::new([node(507, "storage_full")]).unwrap();
+        let client = Client::new([node_that_refuses_later(507, "storage_full")]).unwrap();
         let read = client.workflow(&"order-1".parse().unwrap(), ReadMode::Stale).await;
         assert_eq!(read.unwrap_err().code(), "storage_full", "a read has no effect that could be unknown");
     }
