@@ -20,6 +20,7 @@ mod lifecycle;
 mod load;
 mod meter;
 mod nodes;
+pub mod own_process;
 mod place;
 mod process;
 mod report;

@@ -1,11 +1,10 @@
 //! The nodes that are measured: started for it as processes of this program, or running ones by their URLs.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use holdfast_client::{Client, ClientOptions, ClusterView, ReadMode};
 use holdfast_machine::{Liveness, NodeName};
@@ -13,12 +12,10 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::args::BenchArgs;
-use crate::process::{Held, Process};
+use crate::own_process::{OwnProcess, free_addresses};
+use crate::process::{self, Held};
 use crate::spent::{Spent, counter};
 
-/// Where ports are looked for: below the range that the kernel gives to outgoing connections, so that a node which
-/// starts again finds its port free.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// How long nodes may take to form a cluster, and a node to come back to one.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -47,7 +44,7 @@ struct Own {
     name: NodeName,
     arguments: Vec<String>,
     log: PathBuf,
-    process: Option<Process>,
+    process: Option<OwnProcess>,
 }
 
 impl Nodes {
@@ -183,7 +180,7 @@ impl Nodes {
     pub fn start(&mut self, number: usize) -> Result<()> {
         let held = Held::clone(&self.held);
         let own = self.own(number)?;
-        own.process = Some(Process::start(&own.arguments, &own.log, number, held)?);
+        own.process = Some(process::start(&own.arguments, &own.log, number, held)?);
         Ok(())
     }
 
@@ -200,7 +197,7 @@ impl Nodes {
     /// # Errors
     /// When it does not run, or does not stop.
     pub async fn stop(&mut self, number: usize) -> Result<()> {
-        self.own(number)?.process.take().context("the node does not run")?.stop().await
+        process::stop(self.own(number)?.process.take().context("the node does not run")?).await
     }
 
     fn own(&mut self, number: usize) -> Result<&mut Own> {
@@ -216,7 +213,7 @@ impl Nodes {
     }
 
     async fn spent_by(&self, node: &Node) -> Result<Spent> {
-        let own = node.own.as_ref().map(|own| own.process.as_ref().and_then(Process::pid));
+        let own = node.own.as_ref().map(|own| own.process.as_ref().and_then(OwnProcess::pid));
         let pid = match own {
             Some(running) => Some(running.context("a node does not run")?),
             None => node.pid,
@@ -319,7 +316,7 @@ impl Nodes {
     /// When one fails as it stops.
     pub async fn finish(mut self) -> Result<()> {
         let running = self.nodes.iter_mut().filter_map(|node| node.own.as_mut()?.process.take());
-        try_join_all(running.map(Process::stop)).await?;
+        try_join_all(running.map(process::stop)).await?;
         Ok(())
     }
 }
@@ -334,16 +331,4 @@ fn name(number: usize) -> String {
 
 fn last_line(log: &str) -> &str {
     log.lines().last().unwrap_or("it has said nothing")
-}
-
-/// Loopback addresses with ports that nobody uses now.
-fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
-    let first = PORTS.start + u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start))?;
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    let ports = (first..PORTS.end).chain(PORTS.start..first).filter(free);
-    let addresses: Vec<SocketAddr> = ports.take(count).map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
-    if addresses.len() < count {
-        bail!("127.0.0.1 has no {count} free ports between {} and {}", PORTS.start, PORTS.end);
-    }
-    Ok(addresses)
 }

@@ -34,6 +34,5 @@ mod worker_death;
 mod workers;
 
 pub use engine_node::{EngineNodeArgs, run_engine_node};
-pub(crate) use process::input_ended;
 pub use story::{DemoArgs, run};
 pub use worker::{WorkerArgs, run_worker};

@@ -7,12 +7,12 @@ use std::convert::Infallible;
 use std::io::Write as _;
 
 use clap::Args;
+use holdfast_bench::own_process::input_ended;
 use holdfast_client::{ClaimCall, ClaimHolder, Write};
 use holdfast_machine::{Namespace, Scope, TaskQueue};
 
 use super::Settings;
 use crate::api::Store;
-use crate::demo::input_ended;
 use crate::{Node, telemetry};
 
 /// How long a claim waits, and how many rows it takes.

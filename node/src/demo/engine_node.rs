@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use holdfast_bench::own_process::input_ended;
 use holdfast_engine::{Engine, EngineOptions, LocalActivities, Programs};
 
 use super::activity::{ended, simulate};
 use super::fan_out::fan_out;
 use super::plan::{ENGINE_QUEUE, FAN_OUT, NAMESPACE, SIMULATE};
-use super::process::input_ended;
 use crate::config::load;
 use crate::telemetry::log_to_stderr;
 use crate::{Node, ShardChange};

@@ -1,11 +1,12 @@
 //! Three nodes as processes of their own, with configuration files, data directories and logs in the demo's folder.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use holdfast_bench::own_process::free_addresses;
 use holdfast_machine::NodeName;
 
 use super::ledger::{Executor, Ledger};
@@ -15,8 +16,6 @@ use super::process::Process;
 pub(crate) const NODES: usize = 3;
 /// How many shards the cluster gets: few enough for a line on the terminal.
 const SHARDS: u32 = 32;
-/// Where ports are looked for.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// The nodes. Dropping them ends their processes.
 #[derive(Debug)]
@@ -123,17 +122,4 @@ fn configuration(name: &str, data: &Path, http: SocketAddr, peer: SocketAddr, me
         "node_name = \"{name}\"\ncluster_id = \"demo\"\ndata_dir = {data:?}\n\
          http_listen = \"{http}\"\npeer_listen = \"{peer}\"\nshard_count = {SHARDS}\n\n[members]\n{members}"
     )
-}
-
-/// Loopback addresses with ports that nobody uses now. They lie below the range from which the system
-/// takes ports for outgoing connections, so that none is taken while its node is dead.
-fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-    let first = PORTS.start + u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start))?;
-    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    let ports = (first..PORTS.end).chain(PORTS.start..first).filter(free);
-    let addresses: Vec<SocketAddr> = ports.take(count).map(|port| (Ipv4Addr::LOCALHOST, port).into()).collect();
-    if addresses.len() < count {
-        bail!("127.0.0.1 has no {count} free ports between {} and {}", PORTS.start, PORTS.end);
-    }
-    Ok(addresses)
 }

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
+use holdfast_bench::own_process::input_ended;
 use holdfast_client::Client;
 use holdfast_worker::Worker;
 
 use super::activity::{ended, simulate};
 use super::plan::{NAMESPACE, SIMULATE, WORKER_QUEUE};
-use super::process::input_ended;
 use crate::Config;
 use crate::telemetry::log_to_stderr;
 
