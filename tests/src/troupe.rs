@@ -176,6 +176,14 @@ impl Cluster {
         let values = samples.filter_map(|line| line.rsplit_once(' ')).map(|(_, value)| value.parse::<f64>());
         Ok(values.collect::<Result<Vec<_>, _>>()?.into_iter().sum())
     }
+
+    /// Up to which index a node has purged its log.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub async fn log_purged(&self, node: usize) -> Result<u64> {
+        Ok(self.figure(node, &["holdfast_log_purged_index"]).await? as u64)
+    }
 }
 
 /// All sessions.

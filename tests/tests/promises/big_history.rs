@@ -80,14 +80,6 @@ impl Story<'_> {
         .await
     }
 
-    /// A number from a node's metrics.
-    async fn metric(&self, node: usize, name: &str) -> Result<u64> {
-        let url = format!("{}/metrics", self.cluster.nodes[node].url);
-        let text = self.cluster.http().get(url).send().await?.text().await?;
-        let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name}"))?;
-        Ok(line.rsplit(' ').next().context("a value")?.parse::<f64>()? as u64)
-    }
-
     /// With nothing being written, the running nodes have of the log what they should, and nothing of what one that left at
     /// `left_at` would need.
     async fn logs_are_short(&self, left_at: u64) -> Result<()> {
@@ -98,7 +90,7 @@ impl Story<'_> {
                 let most = self.limits.log_max(snapshot);
                 ensure!(snapshot > 0 && log <= most, "{} MiB of log, at most {}", log / MIB, most / MIB);
                 ensure!(log < self.bulk.bytes(), "a log of {} MiB has all that was written", log / MIB);
-                let purged = self.metric(node, "holdfast_log_purged_index").await?;
+                let purged = self.cluster.log_purged(node).await?;
                 ensure!(purged > left_at, "purged up to {purged}, one left at {left_at}");
                 Ok(())
             })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use holdfast_client::{ReadMode, Write};
-use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::cluster::Setup;
 use holdfast_tests::load::Load;
 use holdfast_tests::wait::{LONG, wait_until};
 use holdfast_tests::{check, disk, work};
@@ -15,13 +15,6 @@ use holdfast_tests::{check, disk, work};
 const SHORT: Duration = Duration::from_secs(3);
 /// More than one purge's worth of entries; see the setup of the story.
 const ENTRIES: u64 = 2_600;
-
-/// A number from a node's /metrics.
-async fn metric(cluster: &Cluster, node: usize, name: &str) -> Result<f64> {
-    let text = cluster.http().get(format!("{}/metrics", cluster.nodes[node].url)).send().await?.text().await?;
-    let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name} in:\n{text}"))?;
-    Ok(line.rsplit(' ').next().context("a value")?.parse()?)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_was_away_for_long_gets_a_snapshot() -> Result<()> {
@@ -42,8 +35,8 @@ async fn a_node_that_was_away_for_long_gets_a_snapshot() -> Result<()> {
         client.append(&id, head, vec![work::note(&head.to_string())], Write::default()).await?;
     }
     wait_until("the leader has purged what the node misses", LONG, async || {
-        let purged = metric(&cluster, leader, "holdfast_log_purged_index").await?;
-        ensure!(purged > left_at as f64, "purged up to {purged}, away since {left_at}");
+        let purged = cluster.log_purged(leader).await?;
+        ensure!(purged > left_at, "purged up to {purged}, away since {left_at}");
         Ok(())
     })
     .await?;

@@ -63,7 +63,6 @@ impl<'a> Deaf<'a> {
     async fn is_left_behind(&self, long: &WorkflowId) -> Result<u64> {
         let (begun, bulk, text) = (Instant::now(), work::id("bulk")?, "x".repeat(EVENT_BYTES));
         work::open(self.leader(), &bulk, 0, "work", "default").await?;
-        let url = format!("{}/metrics", self.cluster.nodes[self.leader].url);
         let mut purged = 0;
         for head in 1.. {
             if purged > self.left_at {
@@ -73,9 +72,7 @@ impl<'a> Deaf<'a> {
             for (id, text) in [(&bulk, text.as_str()), (long, "small")] {
                 self.leader().append(id, head, vec![work::note(text)], Write::default()).await?;
             }
-            let text = self.cluster.http().get(&url).send().await?.text().await?;
-            let line = text.lines().find(|line| line.starts_with("holdfast_log_purged_index")).context("a metric")?;
-            purged = line.rsplit(' ').next().context("a value")?.parse::<f64>()? as u64;
+            purged = self.cluster.log_purged(self.leader).await?;
         }
         bail!("it is never left behind")
     }
@@ -193,8 +190,8 @@ async fn whoever_waits_at_a_node_that_takes_in_a_snapshot_is_told() -> Result<()
         anyhow::Ok(waiting.expired_timers(call, ReadMode::Stale).await?.value)
     });
     wait_until("all of them wait", LONG, async || {
-        let text = cluster.http().get(format!("{}/metrics", urls[node])).send().await?.text().await?;
-        ensure!(text.contains("\nholdfast_claims_waiting 1\n"), "the claim does not wait yet");
+        let waiting = cluster.figure(node, &["holdfast_claims_waiting"]).await?;
+        ensure!(waiting == 1.0, "{waiting} claims wait");
         Ok(())
     })
     .await?;

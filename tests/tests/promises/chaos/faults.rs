@@ -159,8 +159,8 @@ impl Breaker<'_> {
         // How many entries the writes of the load become is nobody's promise.
         wait_until("the others keep nothing of what it lacks", LONG, async || {
             for other in self.cluster.running() {
-                let purged = self.cluster.figure(other, &["holdfast_log_purged_index"]).await?;
-                ensure!(purged > last as f64, "{} has purged up to {purged} of {last}", self.cluster.nodes[other].name);
+                let purged = self.cluster.log_purged(other).await?;
+                ensure!(purged > last, "{} has purged up to {purged} of {last}", self.cluster.nodes[other].name);
             }
             Ok(())
         })
