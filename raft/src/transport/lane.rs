@@ -76,6 +76,14 @@ impl Calls {
         }
     }
 
+    fn answer(&self, frame: Frame) {
+        let answer = match frame.kind {
+            Kind::Failed => Err(CallError::Failed(String::from_utf8_lossy(&frame.body).into_owned())),
+            _ => Ok(frame.body),
+        };
+        self.settle(frame.id, answer);
+    }
+
     fn fail_all(&self, error: &CallError) {
         for waiting in std::mem::take(&mut *self.waiting.lock()).into_values() {
             let _ = waiting.send(Err(error.clone()));
@@ -258,17 +266,6 @@ impl Task {
         self.calls.settle(frame.id, Err(CallError::NotSent("there is no connection".into())));
     }
 
-    fn deliver(&self, frame: Frame) {
-        if frame.id == PING {
-            return self.shared.pinged(&frame.body);
-        }
-        let answer = match frame.kind {
-            Kind::Failed => Err(CallError::Failed(String::from_utf8_lossy(&frame.body).into_owned())),
-            _ => Ok(frame.body),
-        };
-        self.calls.settle(frame.id, answer);
-    }
-
     /// Carries requests and answers until the connection breaks; gives the reason.
     async fn carry(&mut self, connection: Connection) -> String {
         let parts = connection.into_parts();
@@ -276,21 +273,18 @@ impl Task {
         let mut stream = FramedRead::new(input, parts.codec);
         *stream.read_buffer_mut() = parts.read_buf;
         let mut output = BufWriter::new(output);
-        let limit = self.way.mute_limit();
-        let mut state = self.shared.state.subscribe();
-        let way = self.way;
+        let Self { way, shared, calls, queue, ping_interval, .. } = self;
+        let limit = way.mute_limit();
+        let mut state = shared.state.subscribe();
         let fallen = async {
             match way {
                 Way::Urgent => std::future::pending().await,
                 Way::Bulk => _ = state.wait_for(|state| !state.is_connected()).await,
             }
         };
-        // Set aside, so that the rest of the task can be used meanwhile.
-        let (_, nothing) = mpsc::channel(1);
-        let mut queue = std::mem::replace(&mut self.queue, nothing);
         let moved = Mutex::new(Instant::now());
         let write = async {
-            let mut ping = tokio::time::interval(self.ping_interval);
+            let mut ping = tokio::time::interval(*ping_interval);
             ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 let first = tokio::select! {
@@ -329,19 +323,20 @@ impl Task {
                         Err(error) => return error.to_string(),
                         Ok(frame) => {
                             *moved.lock() = Instant::now();
-                            self.shared.heard();
-                            self.deliver(frame);
+                            shared.heard();
+                            match frame.id {
+                                PING => shared.pinged(&frame.body),
+                                _ => calls.answer(frame),
+                            }
                         }
                     },
                 }
             }
         };
-        let reason = tokio::select! {
+        tokio::select! {
             reason = write => reason,
             reason = read => reason,
             () = fallen => "the urgent connection was lost".to_owned(),
-        };
-        self.queue = queue;
-        reason
+        }
     }
 }
