@@ -39,6 +39,8 @@ const INLINE_BYTES: usize = 128 * 1024;
 const VIEW_PATIENCE: std::time::Duration = std::time::Duration::from_millis(20);
 /// Pause before a snapshot is tried again on a full disk.
 const SPACE_PAUSE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Pause before it is looked again whether the disk has room for an installation.
+const INSTALL_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The replicated state of this node: rows on disk and what the machine holds in memory.
 pub(crate) struct Replica {
@@ -191,8 +193,22 @@ impl Replica {
         Ok(self.storage.state.snapshot_builder()?.with_mark(mark))
     }
 
+    /// Waits until the disk has room for the state that `file` holds. No thread waits meanwhile: where there is but one,
+    /// whoever makes room would wait for it.
+    async fn room_for(&self, file: &SnapshotFile) -> io::Result<()> {
+        let Storage { state, room, .. } = &*self.storage;
+        let mut found = state.room_for(file);
+        if let Err(error) = &found {
+            tracing::warn!(%error, "waiting for space on the disk, for a snapshot that came");
+        }
+        while found.is_err() && !room.is_closed() {
+            tokio::time::sleep(INSTALL_PAUSE).await;
+            found = state.room_for(file);
+        }
+        found
+    }
+
     fn install(&self, file: &SnapshotFile) -> io::Result<()> {
-        self.storage.state.room_for(file)?;
         // Readers have the old state meanwhile, which may take as long as the state is large. Nothing is applied.
         let prepared = self.storage.state.prepare(file)?;
         let mut machine = self.machine.write();
@@ -322,6 +338,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, snapshot: SnapshotFile) -> io::Result<()> {
+        let room = self.replica.room_for(&snapshot).await;
+        self.fatal(room)?;
         let replica = self.replica.clone();
         let installed = blocking(move || replica.install(&snapshot)).await;
         self.fatal(installed)

@@ -22,7 +22,8 @@ fn a_seed_run_twice_is_the_same_run() {
     simulate("--seeds 1..3 --minutes 0.1 --twice");
 }
 
+/// Seeds that were red once: 4185656030 brings a snapshot to a node whose disk is full.
 #[test]
 fn fixed_seeds_and_fresh_ones_keep_every_promise() {
-    simulate("--seeds 1..12 --fresh 8 --minutes 0.25");
+    simulate("--seeds 1..12,4185656030 --fresh 7 --minutes 0.25");
 }

@@ -144,7 +144,8 @@ impl Room {
         }
     }
 
-    fn is_closed(&self) -> bool {
+    /// Whether the node stops; nobody should wait for space any more.
+    pub fn is_closed(&self) -> bool {
         self.0.as_ref().is_none_or(|inner| inner.closed.load(Ordering::Relaxed))
     }
 }

@@ -195,13 +195,14 @@ impl State {
         Ok(SnapshotBuilder { generation: self.shared.current(), cursor, header })
     }
 
-    /// Waits until the disk has room for a snapshot's rows beside the present ones.
+    /// Whether the disk has room for a snapshot's rows beside the present ones; an error of kind `StorageFull` says that
+    /// it has not.
     pub fn room_for(&self, snapshot: &SnapshotFile) -> io::Result<()> {
-        self.config.room.wait(snapshot.length.saturating_mul(INSTALLED_SIZE))
+        self.config.room.check(snapshot.length.saturating_mul(INSTALLED_SIZE))
     }
 
     /// Replaces the whole state by a snapshot's; durable on return. The file is checked completely before the switch,
-    /// and after an error or a crash the state is what it was before. No commit may happen meanwhile. Wait for
+    /// and after an error or a crash the state is what it was before. No commit may happen meanwhile. Ask
     /// [`State::room_for`] before.
     pub fn install(&self, snapshot: &SnapshotFile) -> Result<(), StorageError> {
         self.switch_to(self.prepare(snapshot)?)
