@@ -54,7 +54,7 @@ api-fuzz *ARGS:
 fuzz *ARGS:
     scripts/fuzz.sh {{ ARGS }}
 
-# a cluster rolled from the version before to this one under load, and back; builds that version first
+# a cluster rolled from the version before to this one under load; builds that version first
 mixed-version *ARGS:
     scripts/mixed-version.sh {{ ARGS }}
 

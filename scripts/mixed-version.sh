@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rolls a cluster under load from the program of an older commit to this one, back, and forward again.
+# Rolls a cluster under load from the program of an older commit to this one; the older one then refuses the data.
 #
 #   scripts/mixed-version.sh [COMMIT]    the commit in tests/fixtures/previous-version if none is named
 #

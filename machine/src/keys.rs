@@ -83,6 +83,27 @@ fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
     key
 }
 
+/// The tables whose rows are numbered within a workflow, at the end of their keys.
+const NUMBERED: &[u8] = b"ELIODTH";
+
+/// Bytes of such a key besides the workflow id: the table, a NUL and a number.
+const SHORTEST_NUMBERED: usize = 10;
+
+/// The bits of a number that tell the rows of a bundle apart: in the last byte of their keys.
+pub const BUNDLED_BITS: u8 = 0x0f;
+
+/// Rows that are written and read together, for storage to keep them as one value: those of a workflow in one of the tables
+/// with numbered rows, sixteen numbers in a row. Gives what stands for the bundle that a row of this key belongs to, if it
+/// belongs to one: the first key that a row of it can have. Between two keys of a bundle stands no other key.
+pub fn bundle_key(key: &[u8]) -> Option<Vec<u8>> {
+    if !NUMBERED.contains(key.first()?) || key.len() <= SHORTEST_NUMBERED {
+        return None;
+    }
+    let mut first = key.to_vec();
+    *first.last_mut()? &= !BUNDLED_BITS;
+    Some(first)
+}
+
 pub(crate) fn meta() -> Key {
     vec![META]
 }
@@ -346,6 +367,21 @@ mod tests {
         assert!(keys.is_sorted());
         let (from, to) = table(b'E');
         assert!(keys.iter().all(|key| *key >= from && *key < to));
+    }
+
+    #[test]
+    fn rows_of_a_bundle_are_neighbours_of_one_table_and_workflow() {
+        let id = |text: &str| WorkflowId::new(text).unwrap();
+        let bundle = |workflow: &str, seq| bundle_key(&event(&id(workflow), seq)).unwrap();
+        assert_eq!(bundle("w", 0), event(&id("w"), 0));
+        assert_eq!(bundle("w", 15), event(&id("w"), 0));
+        assert_eq!(bundle("w", 16), event(&id("w"), 16));
+        assert_ne!(bundle("w", 1), bundle("v", 1));
+        assert_ne!(bundle_key(&live_row(&"w:1".parse().unwrap())), bundle_key(&input(&"w:1".parse().unwrap())));
+        assert_eq!(bundle_key(&open_workflow(&id("w"))), None);
+        assert_eq!((bundle_key(b""), bundle_key(b"E"), bundle_key(b"E\0\0\0\0\0\0\0\0\x01")), (None, None, None));
+        let between = event(&id("w"), 3)..event(&id("w"), 4);
+        assert!(!between.contains(&event(&id("w "), 3)) && !between.contains(&event(&id("w\u{1F389}"), 3)));
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub use id::{
     ActivityType, AttributeName, BootId, ClaimToken, Claimant, DispatchKey, Epoch, ErrorType, EventId, IdempotencyKey,
     InvalidId, Millis, Namespace, NodeName, RunId, SessionId, ShardId, TaskQueue, TimerId, WorkflowId, WorkflowType,
 };
-pub use keys::STATE_VERSION;
+pub use keys::{BUNDLED_BITS, STATE_VERSION, bundle_key};
 pub use limits::Limits;
 pub use listing::{DeadLetters, Heads};
 pub use member::{Evidence, Liveness, Member, MemberState};

@@ -18,8 +18,8 @@ use crate::frame::{self, FrameKind};
 use crate::log::Log;
 use crate::state::State;
 
-/// Newest layout of data directories that this program reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// Newest layout of data directories that this program reads, and the only one it writes: 2 has bundles in the state.
+pub const FORMAT_VERSION: u32 = 2;
 
 const IDENTITY_FILE: &str = "identity";
 const LOCK_FILE: &str = "lock";
@@ -113,9 +113,13 @@ impl DataDir {
             let (path, disk, poison) = (path.to_path_buf(), Arc::clone(disk), Poison::default());
             DataDir { path, identity: Mutex::new(identity), fresh, disk, poison, _lock: lock }
         };
-        if let Some(identity) = Identity::read(&**disk, path)? {
+        if let Some((identity, format)) = Identity::read_with_format(&**disk, path)? {
             identity.check(path, expected)?;
             let lock = take_lock(&**disk, path)?;
+            if format < FORMAT_VERSION {
+                // Each part brings itself into the present form when it is opened. An older program must not see that begun.
+                identity.write(&**disk, path)?;
+            }
             return Ok(new(identity, false, lock));
         }
         refuse_foreign(&**disk, path)?;
@@ -226,6 +230,11 @@ pub(crate) fn snapshot_dir(path: &Path) -> PathBuf {
 impl Identity {
     /// Reads the identity of the directory at `path`; `None` when it has none.
     pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Identity>, StorageError> {
+        Ok(Identity::read_with_format(disk, path)?.map(|(identity, _)| identity))
+    }
+
+    /// The same, with the layout of the directory.
+    fn read_with_format(disk: &dyn Disk, path: &Path) -> Result<Option<(Identity, u32)>, StorageError> {
         let file = path.join(IDENTITY_FILE);
         let bytes = read_file(disk, &file).map_err(|error| StorageError::io("reading", &file, error))?;
         let Some(bytes) = bytes else { return Ok(None) };
@@ -236,9 +245,9 @@ impl Identity {
             }
             _ => {}
         }
-        let Stored { cluster, name, node, incarnation, base, .. } = postcard::from_bytes(contents)
+        let Stored { format, cluster, name, node, incarnation, base } = postcard::from_bytes(contents)
             .map_err(|_| StorageError::damaged(&file, 0, "the identity cannot be decoded"))?;
-        Ok(Some(Identity { cluster, name, node, incarnation: Uuid::from_u128(incarnation), base }))
+        Ok(Some((Identity { cluster, name, node, incarnation: Uuid::from_u128(incarnation), base }, format)))
     }
 
     fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
@@ -396,6 +405,20 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_of_an_older_format_is_of_this_one_once_it_has_been_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("data");
+        let made = open(&dir, &expected("prod", 1)).unwrap().identity();
+        let format = || Identity::read_with_format(&RealDisk, &dir).unwrap().unwrap().1;
+        let Identity { cluster, name, node, incarnation, base } = made.clone();
+        let stored = Stored { format: 1, cluster, name, node, incarnation: incarnation.as_u128(), base };
+        fs::write(dir.join(IDENTITY_FILE), frame::encode_value(FrameKind::Identity, &stored)).unwrap();
+        assert_eq!(format(), 1);
+        assert_eq!(open(&dir, &expected("prod", 1)).unwrap().identity(), made);
+        assert_eq!(format(), FORMAT_VERSION);
+    }
+
+    #[test]
     fn a_newer_format_is_refused_with_both_versions() {
         let root = tempfile::tempdir().unwrap();
         let (cluster, name) = ("prod".into(), "node-1".into());
@@ -403,7 +426,7 @@ mod tests {
         let bytes = frame::encode_value(FrameKind::Identity, &stored);
         fs::write(root.path().join(IDENTITY_FILE), bytes).unwrap();
         let error = open(root.path(), &expected("prod", 1)).unwrap_err();
-        assert!(matches!(error, StorageError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+        assert!(matches!(error, StorageError::NewerFormat { found: 3, supported: 2, .. }), "{error}");
         assert_eq!(contents(root.path()).len(), 1, "not even a lock file was made");
     }
 

@@ -44,12 +44,16 @@ pub enum FrameKind {
     SnapshotTrailer = 11,
     /// Which generation of the state is current.
     Generation = 12,
-    /// Rows that are on their way into the state.
+    /// Rows that are on their way into the state, in data directories of format 1.
     Layer = 13,
     /// All rows of a state that is not in sled.
     PlainRows = 14,
     /// What stands before the snapshot in a backup file.
     BackupManifest = 15,
+    /// Several rows in one value.
+    Bundle = 16,
+    /// Rows that are on their way into the state, compressed.
+    PackedLayer = 17,
 }
 
 /// Why bytes are not the frame that was expected.

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `b/` + row key | nothing: the row is large (so that only such rows are read before they are replaced) |
 //! | `c/` + row key + piece number (u32, big endian) | one piece of a large row |
-//! | `d/` + row key | the row, or the head of a large one |
+//! | `d/` + row key | the row, or the head of a large one; or several rows, see `rows/bundle.rs` |
+//! | `m/bundled` | nothing: rows that belong into bundles are in them |
 //! | `m/applied` | id of the last applied entry |
 //! | `m/installed` | applied id of the snapshot that the state began with |
 //! | `m/membership` | the membership as of the applied entry |
 
 pub(crate) const APPLIED: &[u8] = b"m/applied";
+pub(crate) const BUNDLED: &[u8] = b"m/bundled";
 pub(crate) const INSTALLED: &[u8] = b"m/installed";
 pub(crate) const MEMBERSHIP: &[u8] = b"m/membership";
 

@@ -26,7 +26,6 @@ mod switch;
 mod tests;
 
 use std::io;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -37,17 +36,16 @@ use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::ids::LogId;
 use crate::room::Room;
+use crate::rows::{self, Row};
 use crate::snapshot::{SnapshotFile, SnapshotHeader, StateMark};
 pub use crate::tree::StateKind;
 use crate::tree::{TemporaryTree, Tree};
-use crate::{keys, rows};
 use cursor::Cursor;
 pub use fit::{Misfit, check_against_log};
 use generation::Generation;
 use open_mark::OpenMark;
 use overlay::{Direction, Recent};
 use shared::Shared;
-use sled::IVec;
 
 /// Space that rows take in sled, as a multiple of what they take in a snapshot, about: those are compressed.
 const INSTALLED_SIZE: u64 = 4;
@@ -268,7 +266,10 @@ impl Archive for State {
         let recent = self.shared.overlay().find(key);
         match recent {
             Some(value) => Ok(value.map(Vec::from)),
-            None => Ok(rows::get(&self.shared.current().tree, key)?.map(|row| row.value)),
+            None => {
+                let tree = &self.shared.current().tree;
+                rows::get(tree, key)?.map(|row| row.value(tree)).transpose()
+            }
         }
     }
 
@@ -288,19 +289,19 @@ impl State {
         }
         let recent = self.shared.overlay().range(from, to, direction, limit);
         let generation = self.shared.current();
-        let stored = generation.tree.range(Bound::Included(keys::row(from)), keys::row(to));
+        let stored = rows::range(&generation.tree, from, to)?;
         match direction {
-            Direction::Up => merge(&generation, recent, stored, direction, limit),
-            Direction::Down => merge(&generation, recent, stored.rev(), direction, limit),
+            Direction::Up => merge(&generation.tree, recent, stored, direction, limit),
+            Direction::Down => merge(&generation.tree, recent, stored.rev(), direction, limit),
         }
     }
 }
 
 /// Up to `limit` rows from the overlay and from the tree, the overlay's where both have one.
 fn merge(
-    generation: &Generation,
+    tree: &Tree,
     recent: Vec<Recent>,
-    stored: impl Iterator<Item = ArchiveResult<(IVec, IVec)>>,
+    stored: impl Iterator<Item = ArchiveResult<Row>>,
     direction: Direction,
     limit: usize,
 ) -> ArchiveResult<Vec<Pair>> {
@@ -309,7 +310,7 @@ fn merge(
     while pairs.len() < limit {
         let next_stored = match stored.peek() {
             None => None,
-            Some(Ok((stored_key, _))) => Some(keys::row_key(stored_key)),
+            Some(Ok(row)) => Some(row.key.as_slice()),
             Some(Err(error)) => return Err(error.clone()),
         };
         let next_recent = recent.peek().map(|(key, _)| key.as_slice());
@@ -322,9 +323,8 @@ fn merge(
                 pairs.extend(recent.next().and_then(|(key, value)| Some((key, value?.into()))));
             }
             _ => {
-                if let Some(Ok((stored_key, bytes))) = stored.next() {
-                    let key = keys::row_key(&stored_key);
-                    pairs.push((key.to_vec(), rows::resolve(&generation.tree, key, &bytes)?.value));
+                if let Some(Ok(row)) = stored.next() {
+                    pairs.push((row.key.clone(), row.value(tree)?));
                 }
             }
         }

@@ -52,7 +52,7 @@ pub(super) struct Promises {
 pub(super) fn writes(id: LogId) -> Writes {
     let mut random = Random(id.index * 31 + id.term);
     let mut writes = Writes::new();
-    writes.insert(format!("own-{:06}", id.index).into_bytes(), Some(id.to_string().into_bytes()));
+    writes.insert([b"Eown\0".as_slice(), &id.index.to_be_bytes()].concat(), Some(id.to_string().into_bytes()));
     for _ in 0..random.below(4) {
         let key = format!("shared-{}", random.below(12)).into_bytes();
         let length = if random.below(12) == 0 { crate::rows::PIECE_BYTES + 99 } else { random.below(90) as usize };

@@ -1,6 +1,6 @@
 //! Copy on write for snapshots: the tree's iterators see later writes, so the old values are kept aside.
 //!
-//! A cursor walks over the rows while commits go on. Before a commit changes a row that the cursor has not
+//! A cursor walks over the rows, place by place, while commits go on. Before a commit changes a row that the cursor has not
 //! reached, the row's old value is saved; the cursor then takes the saved value instead. Rows that are newer
 //! than the snapshot are told by the log index in them, so new rows cost no memory here.
 
@@ -23,7 +23,7 @@ const STEP_BYTES: usize = 256 << 10;
 pub(crate) struct Cursor {
     /// The log index of the snapshot: newer rows are not part of it.
     index: u64,
-    /// The last row key visited.
+    /// The last place of rows that was visited.
     position: Option<Vec<u8>>,
     finished: bool,
     /// Values as of the snapshot, of rows ahead that have changed since.
@@ -42,20 +42,20 @@ impl Cursor {
     pub(crate) fn save<'a>(
         &mut self,
         tree: &Tree,
-        changing: impl Iterator<Item = &'a Vec<u8>>,
+        changing: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), ArchiveError> {
         if self.finished || is_planted("snapshot-of-two-moments") {
             return Ok(());
         }
         for key in changing {
-            let passed = self.position.as_ref().is_some_and(|position| key <= position);
+            let passed = self.position.as_ref().is_some_and(|position| *rows::place(key) <= **position);
             if passed || self.saved.contains_key(key) {
                 continue;
             }
             if let Some(row) = rows::get(tree, key)?
                 && row.index <= self.index
             {
-                self.saved.insert(key.clone(), row.value);
+                self.saved.insert(key.to_vec(), row.value(tree)?);
             }
         }
         Ok(())
@@ -73,15 +73,17 @@ impl Cursor {
         let mut found = BTreeMap::new();
         let (mut visited, mut bytes, mut last) = (0, 0, None);
         for pair in tree.range(from, keys::ROWS_END.to_vec()) {
-            let (stored_key, stored) = pair?;
-            let key = keys::row_key(&stored_key);
-            if rows::index_of(key, &stored)? <= self.index {
-                let row = rows::resolve(tree, key, &stored)?;
-                bytes += row.value.len();
-                found.insert(key.to_vec(), row.value);
+            let (stored, packed) = pair?;
+            let place = keys::row_key(&stored);
+            for row in rows::unpack(place, &packed)? {
+                visited += 1;
+                if row.index <= self.index {
+                    let (key, value) = (row.key.clone(), row.value(tree)?);
+                    bytes += value.len();
+                    found.insert(key, value);
+                }
             }
-            visited += 1;
-            last = Some(key.to_vec());
+            last = Some(place.to_vec());
             if visited >= STEP_ROWS || bytes >= STEP_BYTES {
                 break;
             }
@@ -95,7 +97,7 @@ impl Cursor {
     /// Moves the saved values that the step has passed into what it found.
     fn take_saved(&mut self, last: Option<&Vec<u8>>, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
         let ahead = match last {
-            Some(last) if !self.finished => self.saved.split_off(&[last.as_slice(), &[0]].concat()),
+            Some(last) if !self.finished => self.saved.split_off(&rows::behind(last)),
             _ => BTreeMap::new(),
         };
         found.append(&mut std::mem::replace(&mut self.saved, ahead));

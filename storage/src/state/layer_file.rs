@@ -7,14 +7,17 @@
 //! The file says what its layer follows. sled takes a damaged place in its file for the end of what was written and opens
 //! as of some earlier time; a layer on top of that would hide that the rows in between are lost.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lz4_flex::block;
+
 use super::overlay::{Layer, Slot};
 use crate::disk::{Disk, read_file, replace_file};
 use crate::error::StorageError;
-use crate::frame::{self, FrameKind};
+use crate::frame::{self, FrameError, FrameKind};
 use crate::ids::LogId;
 
 /// A length that stands for: nothing there.
@@ -41,7 +44,7 @@ fn path(root: &Path, number: u64) -> PathBuf {
     root.join(format!("{PREFIX}{number:010}"))
 }
 
-/// Keeps a layer; durable on return.
+/// Keeps a layer, compressed; durable on return.
 pub(super) fn save(
     disk: &dyn Disk,
     root: &Path,
@@ -51,23 +54,22 @@ pub(super) fn save(
     applied: LogId,
     membership: Option<&[u8]>,
 ) -> io::Result<()> {
-    let mut buffer = Vec::with_capacity(layer.bytes() + 64);
-    let start = frame::begin(&mut buffer, FrameKind::Layer);
+    let mut contents = Vec::with_capacity(layer.bytes() + 64);
     for id in [follows.unwrap_or(NOTHING), applied] {
-        buffer.extend_from_slice(&id.term.to_le_bytes());
-        buffer.extend_from_slice(&id.index.to_le_bytes());
+        contents.extend_from_slice(&id.term.to_le_bytes());
+        contents.extend_from_slice(&id.index.to_le_bytes());
     }
-    put_length(&mut buffer, membership)?;
-    buffer.extend_from_slice(membership.unwrap_or_default());
+    put_length(&mut contents, membership)?;
+    contents.extend_from_slice(membership.unwrap_or_default());
     for (key, slot) in &layer.rows {
-        put_length(&mut buffer, Some(key))?;
-        put_length(&mut buffer, slot.value.as_deref())?;
-        buffer.extend_from_slice(&slot.index.to_le_bytes());
-        buffer.extend_from_slice(key);
-        buffer.extend_from_slice(slot.value.as_deref().unwrap_or_default());
+        put_length(&mut contents, Some(key))?;
+        put_length(&mut contents, slot.value.as_deref())?;
+        contents.extend_from_slice(&slot.index.to_le_bytes());
+        contents.extend_from_slice(key);
+        contents.extend_from_slice(slot.value.as_deref().unwrap_or_default());
     }
-    frame::finish(&mut buffer, start);
-    replace_file(disk, &path(root, number), &buffer)
+    let packed = frame::encode(FrameKind::PackedLayer, &block::compress_prepend_size(&contents));
+    replace_file(disk, &path(root, number), &packed)
 }
 
 /// The layer that was kept last for generation `number`.
@@ -75,11 +77,20 @@ pub(super) fn load(disk: &dyn Disk, root: &Path, number: u64) -> Result<Option<S
     let path = path(root, number);
     let bytes = read_file(disk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
     let Some(bytes) = bytes else { return Ok(None) };
-    let contents = frame::decode(FrameKind::Layer, &bytes).map_err(|flaw| StorageError::flawed(&path, &flaw))?;
-    match parse(contents) {
+    let contents = unpack(&bytes).map_err(|flaw| StorageError::flawed(&path, &flaw))?;
+    match parse(&contents) {
         Some(stored) => Ok(Some(stored)),
         None => Err(StorageError::damaged(&path, 0, "the rows cannot be decoded")),
     }
+}
+
+/// The contents of the file; those of format 1 are as they are.
+fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FrameError> {
+    if frame::kind_of(bytes) == Some(FrameKind::Layer as u8) {
+        return frame::decode(FrameKind::Layer, bytes).map(Cow::Borrowed);
+    }
+    let packed = frame::decode(FrameKind::PackedLayer, bytes)?;
+    block::decompress_size_prepended(packed).map(Cow::Owned).map_err(|_| FrameError::Contents)
 }
 
 fn put_length(buffer: &mut Vec<u8>, bytes: Option<&[u8]>) -> io::Result<()> {

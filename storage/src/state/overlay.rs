@@ -15,7 +15,7 @@ use holdfast_machine::Writes;
 use crate::ids::LogId;
 
 /// Rows after which a layer goes to the tree.
-const LAYER_ROWS: usize = 16 << 10;
+const LAYER_ROWS: usize = 64 << 10;
 
 /// Bytes after which a layer goes to the tree, where the disk is not small.
 pub(super) const LAYER_BYTES: usize = 16 << 20;

@@ -19,7 +19,7 @@ use crate::frame::{self, FrameKind};
 use crate::ids::LogId;
 use crate::keys;
 use crate::room::{LOG_PART, Room};
-use crate::rows::{self, LargeRows};
+use crate::rows::{self, LargeRows, Write};
 
 /// How often a full disk is tried again.
 const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
@@ -27,8 +27,8 @@ const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 /// leaves behind of older rows.
 const LAYER_SPACE: u64 = 3;
 
-/// Rows that are written while a snapshot's cursor has to wait.
-const ROWS_PER_CURSOR_LOCK: usize = 64;
+/// Places whose rows are written while a snapshot's cursor has to wait.
+const PLACES_PER_CURSOR_LOCK: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -236,6 +236,7 @@ fn recover(
 fn read_back(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(Base, Overlay), StorageError> {
     let path = &generation.path;
     let unreadable = |error: ArchiveError| StorageError::damaged(path, 0, error.0);
+    bundle_rows(generation).map_err(unreadable)?;
     let (mut base, mut overlay) = load(generation).map_err(unreadable)?;
     if let Some(StoredLayer { layer, follows, applied, membership }) = layer_file::load(disk, root, generation.number)?
         && Some(applied) != overlay.applied
@@ -265,15 +266,18 @@ fn write_rows(
     if base.cursor.as_ref().is_some_and(|cursor| Arc::strong_count(cursor) == 1) {
         base.cursor = None;
     }
-    let rows: Vec<(&Vec<u8>, &Slot)> = layer.rows.iter().collect();
-    for some in rows.chunks(ROWS_PER_CURSOR_LOCK) {
+    let rows = layer.rows.iter();
+    let writes: Vec<_> =
+        rows.map(|(key, Slot { index, value })| Write { key, index: *index, value: value.as_deref() }).collect();
+    let places: Vec<_> = rows::by_place(&writes).collect();
+    for some in places.chunks(PLACES_PER_CURSOR_LOCK) {
         // Held until the rows are in: the cursor must not move between the saving and the change.
         let mut cursor = base.cursor.as_ref().map(|cursor| cursor.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(cursor) = &mut cursor {
-            cursor.save(&generation.tree, some.iter().map(|(key, _)| *key))?;
+            cursor.save(&generation.tree, some.iter().copied().flatten().map(|write| write.key))?;
         }
-        for (key, slot) in some {
-            rows::put(&generation.tree, &mut base.large, slot.index, key, slot.value.as_deref())?;
+        for writes in some {
+            rows::put(&generation.tree, &mut base.large, writes)?;
         }
     }
     if let Some(membership) = membership {
@@ -293,6 +297,15 @@ fn layer_bytes(room: &Room) -> usize {
 /// Free space with which writing a layer may begin.
 fn space_for(layer: &Layer) -> u64 {
     (layer.bytes() as u64).saturating_mul(LAYER_SPACE)
+}
+
+/// Brings a generation that an earlier version made into the form of this one. A new one has nothing that would change.
+fn bundle_rows(generation: &Generation) -> ArchiveResult<()> {
+    if generation.tree.get(keys::BUNDLED)?.is_some() {
+        return Ok(());
+    }
+    rows::bundle_all(&generation.tree)?;
+    generation.tree.insert(keys::BUNDLED.to_vec(), Vec::new())
 }
 
 /// What a generation says of itself.

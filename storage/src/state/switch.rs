@@ -13,7 +13,7 @@ use crate::disk::{Disk, Poison, TEMPORARY_SUFFIX, read_file, replace_file};
 use crate::error::StorageError;
 use crate::frame::{self, FrameKind};
 use crate::keys;
-use crate::rows::{self, LargeRows};
+use crate::rows::{self, LargeRows, Write};
 use crate::snapshot::SnapshotFile;
 use crate::tree::{StateKind, Tree};
 
@@ -77,8 +77,10 @@ fn fill(generation: &Generation, snapshot: &SnapshotFile, machine_version: u32) 
     let unwritten = |error| failed(io::Error::other::<ArchiveError>(error));
     let mut large = LargeRows::default();
     while let Some(rows) = reader.next_rows()? {
-        for (key, value) in rows {
-            rows::put(&generation.tree, &mut large, header.applied.index, &key, Some(&value)).map_err(unwritten)?;
+        let index = header.applied.index;
+        let writes: Vec<_> = rows.iter().map(|(key, value)| Write { key, index, value: Some(value) }).collect();
+        for writes in rows::by_place(&writes) {
+            rows::put(&generation.tree, &mut large, writes).map_err(unwritten)?;
         }
     }
     if let Some(membership) = &header.membership {

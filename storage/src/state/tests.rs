@@ -12,12 +12,14 @@ mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Bound;
 use std::path::PathBuf;
 
 use super::overlay::Flushed;
 use super::*;
 use crate::disk::RealDisk;
 use crate::fault::Random;
+use crate::keys;
 use crate::snapshot::Snapshots;
 
 fn config() -> StateConfig {
@@ -64,13 +66,22 @@ fn rows_of(archive: &dyn Archive) -> BTreeMap<Vec<u8>, Vec<u8>> {
     archive.scan(b"", &[0xff; 8], usize::MAX).unwrap().into_iter().collect()
 }
 
+/// The key of a row: every second one of a table whose rows are stored in bundles.
+fn key(number: u64) -> Vec<u8> {
+    match number % 2 {
+        0 => format!("row-{number:05}").into_bytes(),
+        _ => [format!("Ew-{}\0", number / 50).as_bytes(), &(number % 50).to_be_bytes()].concat(),
+    }
+}
+
 /// Some writes that change, add and remove rows of all sizes.
 fn random_writes(random: &mut Random, keys: u64) -> Writes {
     (0..random.below(20))
         .map(|_| {
-            let key = format!("row-{:05}", random.below(keys)).into_bytes();
+            let key = key(random.below(keys));
             let length = match random.below(20) {
                 0 => rows::PIECE_BYTES * random.below(5) as usize + random.below(9) as usize,
+                1 => random.below(4_000) as usize,
                 _ => random.below(200) as usize,
             };
             let value = (random.below(5) > 0).then(|| vec![random.below(256) as u8; length]);
@@ -118,14 +129,18 @@ fn pieces_of_large_rows_do_not_stay_behind() {
     State::create(&RealDisk, root.path()).unwrap();
     let state = open(root.path());
     let empty = entries(&flushed(&state));
+    let bundled = key(7);
     for (index, length) in [5, 2, 0, 4].into_iter().enumerate() {
         let value = vec![1; rows::PIECE_BYTES * length + 1];
-        state.commit(writes(&[("big", Some(&value))]), id(index as u64), None).unwrap();
+        state.commit(writes(&[("big", Some(&value))]), id(2 * index as u64), None).unwrap();
+        state.commit([(bundled.clone(), Some(value.clone()))].into(), id(2 * index as u64 + 1), None).unwrap();
+        flush(&state);
         assert_eq!(state.get(b"big").unwrap().unwrap(), value);
+        assert_eq!(state.get(&bundled).unwrap().unwrap(), value);
     }
     drop(state);
     let state = open(root.path());
-    state.commit(writes(&[("big", None)]), id(9), None).unwrap();
+    state.commit([(b"big".to_vec(), None), (bundled, None)].into(), id(9), None).unwrap();
     assert_eq!(entries(&flushed(&state)), empty + 1, "only the applied id is left");
 }
 
@@ -140,6 +155,55 @@ fn a_damaged_row_is_an_error_and_not_a_value() {
     flushed(&state).tree.insert(keys::row(b"a"), stored).unwrap();
     assert!(state.get(b"a").unwrap_err().to_string().contains("damaged"));
     assert!(state.scan(b"a", b"b", 1).is_err());
+}
+
+#[test]
+fn a_damaged_bundle_is_an_error_for_each_of_its_rows() {
+    let root = tempfile::tempdir().unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
+    let state = open(root.path());
+    let in_it = [key(1), key(3)];
+    state.commit(in_it.iter().map(|key| (key.clone(), Some(b"value".to_vec()))).collect(), id(1), None).unwrap();
+    let tree = flushed(&state);
+    let place = keys::row(&rows::place(&in_it[0]));
+    let mut stored = tree.tree.get(&place).unwrap().unwrap().to_vec();
+    stored[20] ^= 1;
+    tree.tree.insert(place, stored).unwrap();
+    for key in &in_it {
+        assert!(state.get(key).unwrap_err().to_string().contains("damaged"));
+    }
+    assert!(state.scan(&in_it[0], b"F", 1).is_err());
+    assert!(state.scan(&in_it[1], b"F", 1).is_err());
+}
+
+#[test]
+fn neighbours_of_a_numbered_table_are_one_value() {
+    let root = tempfile::tempdir().unwrap();
+    State::create(&RealDisk, root.path()).unwrap();
+    let state = open(root.path());
+    let empty = entries(&flushed(&state));
+    let event = |number: u64| [b"Ew\0".as_slice(), &number.to_be_bytes()].concat();
+    let events = |numbers: std::ops::Range<u64>| numbers.map(|number| (event(number), Some(vec![number as u8; 20])));
+    state.commit(events(1..13).collect(), id(1), None).unwrap();
+    assert_eq!(entries(&flushed(&state)), empty + 2, "the bundle and the applied id");
+    state.commit(events(13..40).collect(), id(2), None).unwrap();
+    assert_eq!(entries(&flushed(&state)), empty + 4);
+    // From the middle of one to the middle of another one, from both ends, and with rows that are not in the tree yet.
+    state.commit([(event(5), None), (event(21), Some(b"new".to_vec()))].into(), id(3), None).unwrap();
+    for _ in 0..2 {
+        let numbers = |pairs: Vec<Pair>| -> Vec<u64> {
+            pairs.iter().map(|(key, _)| u64::from_be_bytes(*key.last_chunk().unwrap())).collect()
+        };
+        assert_eq!(
+            numbers(state.scan(&event(4), &event(19), 99).unwrap()),
+            [4].into_iter().chain(6..19).collect::<Vec<_>>()
+        );
+        assert_eq!(numbers(state.scan(&[event(4), vec![0]].concat(), &event(19), 2).unwrap()), [6, 7]);
+        assert_eq!(numbers(state.scan_back(&event(15), &event(33), 3).unwrap()), [32, 31, 30]);
+        assert_eq!(state.get(&event(21)).unwrap().unwrap(), b"new");
+        assert_eq!(state.get(&event(5)).unwrap(), None);
+        flush(&state);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The file that makes the writing of a layer all or nothing, and what it shows of a tree that has lost rows.
 
 use super::*;
+use crate::rows::Write;
 
 #[test]
 fn a_layer_that_was_cut_off_anywhere_is_finished_at_the_next_start() {
@@ -30,8 +31,11 @@ fn a_layer_that_was_cut_off_anywhere_is_finished_at_the_next_start() {
         )
         .unwrap();
         let some = random.below(layer.rows.len() as u64 + 1) as usize;
-        for (key, slot) in layer.rows.iter().take(some) {
-            rows::put(&generation.tree, &mut base.large, slot.index, key, slot.value.as_deref()).unwrap();
+        let rows = layer.rows.iter().take(some);
+        let writes: Vec<_> =
+            rows.map(|(key, slot)| Write { key, index: slot.index, value: slot.value.as_deref() }).collect();
+        for writes in rows::by_place(&writes) {
+            rows::put(&generation.tree, &mut base.large, writes).unwrap();
         }
         generation.sync().unwrap();
         let copy = tempfile::tempdir().unwrap();
