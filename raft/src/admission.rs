@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::environment::{PeerListener, PeerNetwork};
+use crate::open::SPACE_PAUSE;
 use crate::options::MemberConfig;
-use crate::start::SPACE_PAUSE;
 use crate::status::Standing;
 use crate::transport::handshake::{HandshakeError, accept_guests, answer_guest, knock};
 use crate::transport::registry::Reception;

@@ -35,6 +35,7 @@ mod handle;
 mod leader;
 mod log_store;
 mod membership;
+mod open;
 mod options;
 mod peers;
 mod progress;

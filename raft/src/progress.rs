@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use holdfast_storage::disk::Poison;
 use tokio::sync::watch;
 
 /// The progress of one node; cheap to clone.
@@ -22,16 +23,19 @@ struct Inner {
     durable_end: AtomicU64,
     applied: watch::Sender<Option<u64>>,
     fatal: watch::Sender<Option<Arc<str>>>,
+    /// Why storage has stopped.
+    poison: Poison,
 }
 
 impl Progress {
     /// Nothing but the applied index is known at first.
-    pub fn new(applied: Option<u64>) -> Self {
+    pub fn new(applied: Option<u64>, poison: Poison) -> Self {
         Self(Arc::new(Inner {
             flushed_end: watch::Sender::new(0),
             durable_end: AtomicU64::new(0),
             applied: watch::Sender::new(applied),
             fatal: watch::Sender::new(None),
+            poison,
         }))
     }
 
@@ -85,13 +89,14 @@ impl Progress {
         self.0.applied.subscribe()
     }
 
-    /// The node cannot go on. The first reason stays.
+    /// The node cannot go on. The first reason stays; why storage has stopped says more than what failed for it.
     pub fn fail(&self, error: &dyn std::fmt::Display) {
         self.0.fatal.send_if_modified(|fatal| {
             let first = fatal.is_none();
             if first {
-                tracing::error!(%error, "the node stops");
-                *fatal = Some(error.to_string().into());
+                let reason = self.0.poison.reason().map_or_else(|| error.to_string(), str::to_owned);
+                tracing::error!(reason, "the node stops");
+                *fatal = Some(reason.into());
             }
             first
         });
@@ -111,7 +116,7 @@ mod tests {
 
     #[tokio::test]
     async fn apply_waits_for_the_disk_and_for_nothing_after_a_failure() {
-        let progress = Progress::new(None);
+        let progress = Progress::new(None, Poison::default());
         progress.flushed_to(Some(4));
         progress.flushed(4).await.unwrap();
         let waiting = tokio::spawn({
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn durable_never_goes_back() {
-        let progress = Progress::new(None);
+        let progress = Progress::new(None, Poison::default());
         assert!(!progress.is_durable(0));
         progress.durable_to(Some(0));
         assert!(progress.is_durable(0));

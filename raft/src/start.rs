@@ -4,11 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_machine::{Effect, NodeName};
-use holdfast_storage::{Expected, LogWriter, Storage, StorageError};
+use holdfast_machine::{Effect, Machine, NodeName};
+use holdfast_storage::{Storage, StorageError};
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +22,7 @@ use crate::handle::{Handle, Running, Seat};
 use crate::leader::LeaderDesk;
 use crate::log_store::{LogStore, blocking};
 use crate::membership::{self, Keeper};
+use crate::open::open;
 use crate::options::{InvalidOption, MemberConfig, Options, PeerListen};
 use crate::peers::{Links, Lookout};
 use crate::progress::Progress;
@@ -42,11 +42,6 @@ use crate::types::{Core, Incarnation};
 
 /// Effects that a slow receiver may be behind.
 const EFFECTS: usize = 4096;
-/// How long a data directory may still be held by a process that is stopping.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
-/// Pause before a disk without room is tried again.
-pub(crate) const SPACE_PAUSE: Duration = Duration::from_secs(1);
 /// Between two syncs of the state; the log has what comes after.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// Only transfers use this; theirs are bounded chunk by chunk.
@@ -85,10 +80,10 @@ impl Raft {
     pub async fn start(options: Options) -> Result<Handle, StartError> {
         options.check()?;
         let listener = listen(&options).await?;
-        let storage = Arc::new(open_storage(&options).await?);
-        let ground = Ground::prepare(options, storage)?;
+        let (storage, machine) = open(&options).await?;
+        let ground = Ground::prepare(options, Arc::new(storage))?;
         let stop = ground.stop.clone();
-        let started = start(ground, listener).await;
+        let started = start(ground, machine, listener).await;
         if started.is_err() {
             stop.cancel();
         }
@@ -103,40 +98,6 @@ async fn listen(options: &Options) -> Result<Box<dyn PeerListener>, StartError> 
     };
     let listening = options.environment.network.listen(&options.listen).await;
     listening.map_err(|error| StartError::Listen { address, error })
-}
-
-/// Opens the data directory; waits a little for a process that is just leaving it.
-async fn open_storage(options: &Options) -> Result<Storage, StartError> {
-    let begun = Instant::now();
-    loop {
-        let path = options.data_dir.clone();
-        let expected = Expected { cluster: options.cluster.clone(), name: options.name()?.to_string() };
-        let settings = storage_options(options);
-        let open = move || Ok(Storage::open(&path, &expected, &settings));
-        let opened = blocking(open).await.map_err(refused)?;
-        match opened {
-            Err(StorageError::InUse { .. }) if begun.elapsed() < LOCK_LIMIT => {
-                tokio::time::sleep(LOCK_PAUSE).await;
-            }
-            // Where there is nothing to be done but to wait, a restart would do no more.
-            Err(error) if error.is_full() => {
-                tracing::error!(%error, "no space on the disk; waiting for it");
-                tokio::time::sleep(SPACE_PAUSE).await;
-            }
-            opened => return Ok(opened?),
-        }
-    }
-}
-
-fn storage_options(options: &Options) -> holdfast_storage::Options {
-    let environment = &options.environment;
-    let mut storage = environment.storage.clone();
-    storage.reserve_bytes = options.disk_reserve_bytes;
-    storage.state.machine_version = holdfast_machine::STATE_VERSION.into();
-    if environment.write_pause.is_some() {
-        storage.log.writer = LogWriter::Driven;
-    }
-    storage
 }
 
 /// What stands before Raft runs, and what everything else is built on.
@@ -172,7 +133,7 @@ impl Ground {
             name: options.name()?.clone(),
             configured: options.members.clone().into(),
             incarnation: storage.dir.identity().incarnation.as_u128(),
-            progress: Progress::new(applied),
+            progress: Progress::new(applied, storage.dir.poison()),
             feed: Feed::new(options.feed_capacity, applied),
             effects: broadcast::channel(EFFECTS).0,
             standing: Arc::new(watch::Sender::new(Standing::Asking { missing: Vec::new() })),
@@ -220,12 +181,11 @@ impl Ground {
         Ok(Ways { node, registry, addresses, links })
     }
 
-    async fn load_replica(&self) -> Result<Arc<Replica>, StartError> {
+    fn replica(&self, machine: Machine) -> Arc<Replica> {
         let (storage, progress) = (self.storage.clone(), self.progress.clone());
         let (feed, effects) = (self.feed.clone(), self.effects.clone());
         let observer = self.options.environment.observer.clone();
-        let load = move || Replica::load(storage, progress, feed, effects, observer);
-        blocking(load).await.map(Arc::new).map_err(refused)
+        Arc::new(Replica::new(machine, storage, progress, feed, effects, observer))
     }
 
     async fn start_core(&self, replica: &Arc<Replica>, ways: &Ways) -> Result<Core, StartError> {
@@ -366,12 +326,12 @@ impl Ground {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> StartError {
+pub(crate) fn refused(error: impl std::fmt::Display) -> StartError {
     StartError::Refused(error.to_string())
 }
 
-async fn start(ground: Ground, listener: Box<dyn PeerListener>) -> Result<Handle, StartError> {
-    let replica = ground.load_replica().await?;
+async fn start(ground: Ground, machine: Machine, listener: Box<dyn PeerListener>) -> Result<Handle, StartError> {
+    let replica = ground.replica(machine);
     let (seats, seat) = watch::channel(None);
     match ground.place() {
         Some(place) => _ = seats.send_replace(Some(ground.sit(place, &replica, listener).await?)),

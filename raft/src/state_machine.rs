@@ -57,20 +57,20 @@ type Piece = Vec<EntryResponder<TypeConfig>>;
 type Answers = Vec<(Option<ApplyResponder<TypeConfig>>, Outcome)>;
 
 impl Replica {
-    /// Loads the machine from its rows.
-    pub fn load(
+    /// The machine that was loaded from the rows in `storage`.
+    pub fn new(
+        machine: Machine,
         storage: Arc<Storage>,
         progress: Progress,
         feed: Feed,
         effects: broadcast::Sender<(u64, Effect)>,
         observer: Option<Arc<dyn Observer>>,
-    ) -> io::Result<Self> {
-        let machine = Machine::load(&*storage.state).map_err(io::Error::other)?;
+    ) -> Self {
         let hashes = Hashes::default();
         if let Some(applied) = storage.state.applied() {
             hashes.push(applied.index, machine.state_hash());
         }
-        Ok(Self { machine: RwLock::new(machine), storage, progress, feed, effects, hashes, observer })
+        Self { machine: RwLock::new(machine), storage, progress, feed, effects, hashes, observer }
     }
 
     /// Reads the machine and its rows as of one entry.
@@ -81,7 +81,11 @@ impl Replica {
             // The runtime's other tasks go on meanwhile.
             None => tokio::task::block_in_place(|| self.machine.read()),
         };
-        read(&machine, &self.storage.state)
+        let value = read(&machine, &self.storage.state);
+        if let Some(reason) = self.storage.dir.failure() {
+            self.progress.fail(&reason);
+        }
+        value
     }
 
     /// The hashes as of the last entries.
@@ -388,7 +392,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
             let started = blocking(move || Ok(replica.start_snapshot())).await?;
             built = self.write(started).await;
         }
-        let snapshot = built?;
+        let snapshot = built.inspect_err(|error| self.replica.progress.fail(error))?;
         if let Some(last) = snapshot.meta.last_log_id {
             self.replica.feed.push_local(ClusterEvent::SnapshotTaken { index: last.index });
         }

@@ -199,6 +199,11 @@ impl DataDir {
         self.poison.clone()
     }
 
+    /// Why nothing more is acknowledged, if so: a sentence that says what to do.
+    pub fn failure(&self) -> Option<&str> {
+        self.poison.reason()
+    }
+
     /// The directory of the Raft log.
     pub fn log_dir(&self) -> PathBuf {
         log_dir(&self.path)

@@ -191,7 +191,7 @@ pub(crate) fn failed_sync(error: io::Error) -> io::Error {
     }
 }
 
-/// Remembers the first failed write or sync of a data directory; clones share it.
+/// Remembers the first failed write or sync of a data directory, or that what is on it cannot be trusted; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Poison(Arc<OnceLock<String>>);
 
@@ -204,7 +204,7 @@ impl Poison {
         }
     }
 
-    /// Why storage has stopped, if it has.
+    /// Why storage has stopped, if it has: a sentence that says what to do.
     pub fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
@@ -219,11 +219,21 @@ impl Poison {
         result
     }
 
-    /// Records a failure; the first one stays.
+    /// Records a failed write or sync; the first failure stays.
     pub fn strike(&self, doing: &str, error: &io::Error) {
-        if self.0.set(format!("{doing}: {error}")).is_ok() {
-            tracing::error!(doing, %error, "storage has failed and acknowledges nothing more");
+        self.stop(format!(
+            "storage stopped after a failed write: {doing}: {error}. Nothing has been acknowledged since. Look at the disk, \
+             then start the node again."
+        ));
+    }
+
+    /// Records why nothing can be acknowledged any more; the first reason stays. True if this is it.
+    pub(crate) fn stop(&self, reason: String) -> bool {
+        let is_first = self.0.set(reason).is_ok();
+        if let Some(reason) = self.reason().filter(|_| is_first) {
+            tracing::error!(reason, "nothing more is acknowledged");
         }
+        is_first
     }
 }
 

@@ -36,6 +36,18 @@ pub enum StorageError {
         /// What is damaged.
         what: String,
     },
+    /// Rows of the state cannot be read. Unlike other damage it may be found at any time, and a start mends it where it can.
+    #[error(
+        "the state in {} is damaged: {what}. Nothing more is served of it, and the node has to stop. Start it again: it \
+         makes the state anew from its newest snapshot and its log, or says what to do if these do not reach far enough.",
+        file.display()
+    )]
+    StateDamaged {
+        /// Where the state is.
+        file: PathBuf,
+        /// What could not be read.
+        what: String,
+    },
     /// Bytes of a backup are not what was written.
     #[error(
         "{} is damaged at byte {offset}: {what}. Nothing can be restored from it; use another backup.",
@@ -156,11 +168,8 @@ pub enum StorageError {
         /// The data directory.
         dir: PathBuf,
     },
-    /// An earlier write or sync failed, so that nothing more may be acknowledged.
-    #[error(
-        "storage stopped after a failed write: {0}. Nothing has been acknowledged since. Look at the disk, then start \
-         the node again."
-    )]
+    /// Nothing more may be acknowledged, for the reason that was given when it happened.
+    #[error("{0}")]
     Poisoned(String),
     /// A snapshot is being built already.
     #[error("a snapshot is being built already; wait until it is finished")]

@@ -11,6 +11,7 @@
 
 mod media;
 mod random;
+pub mod rot;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -5,6 +5,7 @@
 //! state/0000000001/       a generation: one sled database
 //! state/0000000001.rows   or one file, where the state is not in sled (see tree)
 //! state/layer-0000000001  the rows that went to it last, in case their writing was cut off
+//! state/damaged-0000000001  says that rows of it could not be read (see damage)
 //! ```
 //! The log is the truth, so commits are not synced: they gather in memory (see overlay) and go to the tree in batches,
 //! each with its applied id, so after a crash the state is as of some earlier entry and the log brings it forward.
@@ -15,6 +16,7 @@
 //! log by [`State::check_against_log`].
 
 mod cursor;
+mod damage;
 mod fit;
 mod generation;
 mod layer_file;
@@ -95,6 +97,7 @@ impl State {
     /// Opens the state in `root`, and removes what an interrupted install left there.
     pub fn open(disk: Arc<dyn Disk>, root: &Path, config: StateConfig, poison: Poison) -> Result<State, StorageError> {
         let number = switch::read_current(&*disk, root)?;
+        damage::check(&*disk, root, number, &config)?;
         let generation = Generation::open(&disk, root, number, &config)?;
         let shared = Arc::new(Shared::new(disk, root.to_path_buf(), poison, config.room.clone(), generation)?);
         let opening = |error| StorageError::io("opening the state in", root, error);
@@ -190,7 +193,7 @@ impl State {
         base.cursor = Some(Arc::clone(&cursor));
         let machine = self.config.machine_version;
         let header = SnapshotHeader { machine, applied, membership: flushed.membership, mark: None };
-        Ok(SnapshotBuilder { generation: self.shared.current(), cursor, header })
+        Ok(SnapshotBuilder { shared: Arc::clone(&self.shared), generation: self.shared.current(), cursor, header })
     }
 
     /// Whether the disk has room for a snapshot's rows beside the present ones; an error of kind `StorageFull` says that
@@ -267,8 +270,9 @@ impl Archive for State {
         match recent {
             Some(value) => Ok(value.map(Vec::from)),
             None => {
-                let tree = &self.shared.current().tree;
-                rows::get(tree, key)?.map(|row| row.value(tree)).transpose()
+                let (generation, shared) = (self.shared.current(), &self.shared);
+                let tree = &generation.tree;
+                shared.trusting(&generation, || rows::get(tree, key)?.map(|row| row.value(tree)).transpose())
             }
         }
     }
@@ -289,11 +293,13 @@ impl State {
         }
         let recent = self.shared.overlay().range(from, to, direction, limit);
         let generation = self.shared.current();
-        let stored = rows::range(&generation.tree, from, to)?;
-        match direction {
-            Direction::Up => merge(&generation.tree, recent, stored, direction, limit),
-            Direction::Down => merge(&generation.tree, recent, stored.rev(), direction, limit),
-        }
+        self.shared.trusting(&generation, || {
+            let stored = rows::range(&generation.tree, from, to)?;
+            match direction {
+                Direction::Up => merge(&generation.tree, recent, stored, direction, limit),
+                Direction::Down => merge(&generation.tree, recent, stored.rev(), direction, limit),
+            }
+        })
     }
 }
 
@@ -335,6 +341,7 @@ fn merge(
 /// A snapshot that has been started: the state as it was then, however long the writing takes.
 #[derive(Debug)]
 pub struct SnapshotBuilder {
+    shared: Arc<Shared>,
     generation: Arc<Generation>,
     cursor: Arc<Mutex<Cursor>>,
     header: SnapshotHeader,
@@ -355,7 +362,8 @@ impl SnapshotBuilder {
 
     /// The next rows, ascending; `None` at the end.
     pub(crate) fn step(&self) -> ArchiveResult<cursor::Step> {
-        self.cursor.lock().unwrap_or_else(PoisonError::into_inner).step(&self.generation.tree)
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.trusting(&self.generation, || cursor.step(&self.generation.tree))
     }
 }
 
@@ -373,6 +381,7 @@ pub struct StateSummary {
 /// Reads every row of the state in `root` and checks it; changes nothing there.
 pub(crate) fn check(disk: &Arc<dyn Disk>, root: &Path, config: &StateConfig) -> Result<StateSummary, StorageError> {
     let number = switch::read_current(&**disk, root)?;
+    damage::check(&**disk, root, number, config)?;
     let path = Generation::path(config.kind, root, number);
     let copy = Tree::copy_to_look_at(config.kind, &path)?;
     let looked_at = copy.as_ref().map_or(path.as_path(), TemporaryTree::path);

@@ -33,7 +33,8 @@ impl Generation {
 
     /// The number of the generation that a name in the state's directory belongs to, if it belongs to one.
     pub(super) fn number_in(name: &str) -> Option<u64> {
-        let name = name.strip_prefix(super::layer_file::PREFIX).unwrap_or(name);
+        let beside = [super::layer_file::PREFIX, super::damage::PREFIX];
+        let name = beside.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         name.strip_suffix(PLAIN_SUFFIX).unwrap_or(name).parse().ok()
     }
 

@@ -198,7 +198,8 @@ impl Shared {
         let generation = self.current();
         let membership = flushed.membership.as_deref();
         layer_file::save(&*self.disk, &self.root, generation.number, layer, base.applied, applied, membership)?;
-        write_rows(&generation, base, layer, applied, membership).map_err(io::Error::other)?;
+        let written = self.trusting(&generation, || write_rows(&generation, base, layer, applied, membership));
+        written.map_err(io::Error::other)?;
         generation.sync()?;
         base.applied = Some(applied);
         Ok(())

@@ -166,11 +166,19 @@ fn open_failed(dir: &Path, error: sled::Error) -> StorageError {
         sled::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
             StorageError::io("opening the state in", dir, error)
         }
-        error => StorageError::damaged(dir, 0, format!("sled cannot open it: {error}")),
+        error => StorageError::damaged(dir, 0, format!("sled cannot open it: {}", told(&error))),
+    }
+}
+
+/// sled's own words for damage are of use to its authors only.
+fn told(error: &sled::Error) -> String {
+    match error {
+        sled::Error::Corruption { .. } => "what was read is not what was written".to_owned(),
+        error => error.to_string(),
     }
 }
 
 /// An error of sled's own, for whoever reads rows.
 pub(super) fn unreadable(error: &sled::Error) -> ArchiveError {
-    ArchiveError(format!("sled: {error}"))
+    ArchiveError(told(error))
 }
