@@ -116,7 +116,7 @@ pub fn verify_backup(file: &Path) -> Result<BackupReport, RestoreError> {
     let senseless = |what: String| RestoreError::State { file: file.display().to_string(), what };
     if header.machine > u32::from(STATE_VERSION) {
         let (file, found, supported) = (file.to_path_buf(), header.machine, STATE_VERSION.into());
-        return Err(StorageError::NewerFormat { file, found, supported }.into());
+        return Err(StorageError::NewerBackup { file, found, supported }.into());
     }
     let (mut rows, mut row_bytes, mut live) = (0, 0, BTreeMap::new());
     let mut reading = backup.rows()?;

@@ -104,6 +104,7 @@ fn read_manifest(disk: &dyn Disk, path: &Path) -> Result<(Manifest, u64), Storag
     };
     let head = read(0, FRAME_HEADER)?;
     let flawed = |flaw: FrameError| match flaw {
+        FrameError::Newer(_) => as_backup(StorageError::flawed(path, &flaw)),
         FrameError::Checksum | FrameError::Short => damaged(flaw.to_string()),
         _ => damaged(format!("it does not begin as a backup does: {flaw}")),
     };
@@ -117,16 +118,17 @@ fn read_manifest(disk: &dyn Disk, path: &Path) -> Result<(Manifest, u64), Storag
         && format > BACKUP_FORMAT
     {
         let file = path.to_path_buf();
-        return Err(StorageError::NewerFormat { file, found: format, supported: BACKUP_FORMAT });
+        return Err(StorageError::NewerBackup { file, found: format, supported: BACKUP_FORMAT });
     }
     let stored = postcard::from_bytes(&contents).map_err(|_| damaged("the manifest cannot be decoded".to_owned()))?;
     let Stored { cluster, node, created_at_ms, program, .. } = stored;
     Ok((Manifest { cluster, node, created_at_ms, program }, (FRAME_HEADER + header.length) as u64))
 }
 
-/// Damage to a backup is no node's damage: the way out is another backup.
+/// What is wrong with a backup is wrong with no node: the way out is another backup, or another program.
 fn as_backup(error: StorageError) -> StorageError {
     match error {
+        StorageError::NewerFormat { file, found, supported } => StorageError::NewerBackup { file, found, supported },
         StorageError::Damaged { file, offset, what } => StorageError::DamagedBackup { file, offset, what },
         other => other,
     }
@@ -197,10 +199,26 @@ mod tests {
     fn a_newer_layout_is_named() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("backup");
+        let newer = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            let error = read(&path).unwrap_err();
+            assert!(matches!(error, StorageError::NewerBackup { found: 2, supported: 1, .. }), "{error}");
+            assert!(error.to_string().contains("another backup") && !error.to_string().contains("upgrade"), "{error}");
+        };
+        // Frames of the next version: that of the manifest, and each of the snapshot's.
+        let whole = bytes();
+        let mut at = 0;
+        while at < whole.len() {
+            let length = u32::from_le_bytes(whole[at + 2..at + 6].try_into().unwrap()) as usize;
+            let end = at + FRAME_HEADER + length;
+            let mut later = whole.clone();
+            later[at] += 1;
+            frame::finish(&mut later[..end], at);
+            newer(&later);
+            at = end;
+        }
         let Manifest { cluster, node, created_at_ms, program } = manifest();
         let stored = Stored { format: BACKUP_FORMAT + 1, cluster, node, created_at_ms, program };
-        fs::write(&path, frame::encode_value(FrameKind::BackupManifest, &stored)).unwrap();
-        let error = Backup::open(&RealDisk, &path).unwrap_err();
-        assert!(matches!(error, StorageError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+        newer(&frame::encode_value(FrameKind::BackupManifest, &stored));
     }
 }

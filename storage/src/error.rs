@@ -147,6 +147,20 @@ pub enum StorageError {
         /// The newest version that this program reads.
         supported: u32,
     },
+    /// A backup was made by a newer program.
+    #[error(
+        "{} is a backup of format version {found}, and this program reads up to version {supported}. Nothing was restored. \
+         Use a program that is as new as the one that made it, or another backup.",
+        file.display()
+    )]
+    NewerBackup {
+        /// The backup.
+        file: PathBuf,
+        /// The version of the backup.
+        found: u32,
+        /// The newest version that this program reads.
+        supported: u32,
+    },
     /// A directory that is neither empty nor a data directory.
     #[error(
         "{} holds files ({example}, ...) but no identity of a Holdfast node. Nothing was changed. Choose an empty \
@@ -192,12 +206,17 @@ impl StorageError {
 
     /// What a frame that is all of `file` is not.
     pub(crate) fn flawed(file: &Path, flaw: &FrameError) -> StorageError {
+        StorageError::flawed_at(file, 0, flaw)
+    }
+
+    /// What the frame at `offset` in `file` is not.
+    pub(crate) fn flawed_at(file: &Path, offset: u64, flaw: &FrameError) -> StorageError {
         match flaw {
             FrameError::Newer(version) => {
                 let (file, supported) = (file.to_path_buf(), frame::FRAME_VERSION.into());
                 StorageError::NewerFormat { file, found: u32::from(*version), supported }
             }
-            flaw => StorageError::damaged(file, 0, flaw.to_string()),
+            flaw => StorageError::damaged(file, offset, flaw.to_string()),
         }
     }
 

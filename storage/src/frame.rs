@@ -124,9 +124,6 @@ pub fn encode(kind: FrameKind, contents: &[u8]) -> Vec<u8> {
 
 /// The contents of the one frame that `bytes` must be.
 pub fn decode(kind: FrameKind, bytes: &[u8]) -> Result<&[u8], FrameError> {
-    if let Some(version) = newer(bytes) {
-        return Err(FrameError::Newer(version));
-    }
     let header = header(kind, bytes)?;
     let contents = &bytes[FRAME_HEADER..];
     if contents.len() < header.length {
@@ -139,31 +136,22 @@ pub fn decode(kind: FrameKind, bytes: &[u8]) -> Result<&[u8], FrameError> {
     Ok(contents)
 }
 
-/// The version of the one frame that `bytes` are, if it is a later one.
-fn newer(bytes: &[u8]) -> Option<u8> {
-    let (head, contents) = bytes.split_first_chunk::<FRAME_HEADER>()?;
-    let [version, kind, l0, l1, l2, l3, c0, c1, c2, c3] = *head;
-    let prefix = [version, kind, l0, l1, l2, l3];
-    let is_whole = u32::from_le_bytes([l0, l1, l2, l3]) as usize == contents.len()
-        && u32::from_le_bytes([c0, c1, c2, c3]) == checksum(&prefix, contents);
-    (version > FRAME_VERSION && is_whole).then_some(version)
-}
-
 /// The kind byte of a frame, unchecked: to choose what to decode it as.
 pub fn kind_of(bytes: &[u8]) -> Option<u8> {
     bytes.get(1).copied()
 }
 
-/// Reads a frame's header, for contents that are read separately; check them with [`verify`].
+/// Reads a frame's header, for contents that are read separately; check them with [`verify`], which also tells a frame of a
+/// later version from a damaged one.
 pub fn header(kind: FrameKind, bytes: &[u8]) -> Result<FrameHeader, FrameError> {
     let Some((head, _)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
         return Err(FrameError::Short);
     };
     let [version, found, l0, l1, l2, l3, c0, c1, c2, c3] = *head;
-    if version != FRAME_VERSION {
+    if version < FRAME_VERSION {
         return Err(FrameError::Version(version));
     }
-    if found != kind as u8 {
+    if found != kind as u8 && version == FRAME_VERSION {
         return Err(FrameError::Kind { expected: kind as u8, found });
     }
     Ok(FrameHeader {
@@ -175,7 +163,13 @@ pub fn header(kind: FrameKind, bytes: &[u8]) -> Result<FrameHeader, FrameError> 
 
 /// Checks a frame's contents against its header.
 pub fn verify(header: &FrameHeader, contents: &[u8]) -> Result<(), FrameError> {
-    if checksum(&header.prefix, contents) == header.checksum { Ok(()) } else { Err(FrameError::Checksum) }
+    let [version, ..] = header.prefix;
+    match (checksum(&header.prefix, contents) == header.checksum, version > FRAME_VERSION) {
+        (true, false) => Ok(()),
+        (true, true) => Err(FrameError::Newer(version)),
+        (false, false) => Err(FrameError::Checksum),
+        (false, true) => Err(FrameError::Version(version)),
+    }
 }
 
 /// A frame around a value in postcard encoding.

@@ -129,13 +129,13 @@ impl SnapshotReader {
     /// Reads and checks what a frame with this header holds.
     fn contents(&mut self, kind: FrameKind, head: &[u8]) -> Result<Vec<u8>, StorageError> {
         let start = self.at - FRAME_HEADER as u64;
-        let flawed = |flaw: FrameError| StorageError::damaged(&self.path, start, flaw.to_string());
+        let flawed = |flaw: FrameError| StorageError::flawed_at(&self.path, start, &flaw);
         let header = frame::header(kind, head).map_err(flawed)?;
         if header.length as u64 > self.length - self.at {
             return Err(flawed(FrameError::Short));
         }
         let contents = self.read(header.length)?;
-        frame::verify(&header, &contents).map_err(|flaw| self.damaged_at(start, &flaw.to_string()))?;
+        frame::verify(&header, &contents).map_err(|flaw| StorageError::flawed_at(&self.path, start, &flaw))?;
         Ok(contents)
     }
 
