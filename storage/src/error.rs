@@ -220,6 +220,11 @@ impl StorageError {
         }
     }
 
+    /// The error without its advice, for where something can be done about it here.
+    pub(crate) fn without_advice(&self) -> String {
+        self.to_string().split(REBUILD).next().unwrap_or_default().trim_end().to_owned()
+    }
+
     /// Whether the disk has no room, and nothing else is wrong.
     pub fn is_full(&self) -> bool {
         matches!(self, StorageError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)

@@ -70,6 +70,7 @@ impl Storage {
         let snapshots = Snapshots::open(dir.disk(), &dir.snapshot_dir(), dir.poison())?.within(room.clone());
         let config = StateConfig { room: room.clone(), ..options.state.clone() };
         let state = open_state(&dir, &log, &snapshots, &config)?;
+        snapshots.set_aside()?;
         Ok(Storage { log: Arc::new(log), state: Arc::new(state), snapshots: Arc::new(snapshots), room, dir })
     }
 }
@@ -93,17 +94,23 @@ fn open_state(dir: &DataDir, log: &Log, snapshots: &Snapshots, config: &StateCon
         Err(error) if error.is_damage() => error,
         Err(error) => return Err(error),
     };
-    let Some(source) = source(log, snapshots) else { return Err(reason) };
-    let snapshot = match &source {
-        Source::Snapshot(snapshot) => Some(snapshot),
-        Source::Nothing => None,
-    };
-    tracing::warn!(
-        reason = %first_sentence(&reason),
-        snapshot = snapshot.map(|snapshot| snapshot.header.applied.to_string()),
-        "the state is made anew; the log brings it forward"
-    );
-    State::restore(&dir.disk(), &root, snapshot, config)?;
+    // A snapshot that turns out to be damaged leaves what there is without it.
+    loop {
+        let Some(source) = source(log, snapshots) else { return Err(reason) };
+        let snapshot = match &source {
+            Source::Snapshot(snapshot) => Some(snapshot),
+            Source::Nothing => None,
+        };
+        tracing::warn!(
+            reason = reason.without_advice(),
+            snapshot = snapshot.map(|snapshot| snapshot.header.applied.to_string()),
+            "the state is made anew; the log brings it forward"
+        );
+        match State::restore(&dir.disk(), &root, snapshot, config) {
+            Err(error) if snapshots.has_damaged(&error) => {}
+            restored => break restored?,
+        }
+    }
     let state = State::open(dir.disk(), &root, config.clone(), dir.poison())?;
     match state.check_against_log(log) {
         Ok(()) => Ok(state),
@@ -120,11 +127,6 @@ fn source(log: &Log, snapshots: &Snapshots) -> Option<Source> {
         _ if purged.is_none() => Some(Source::Nothing),
         _ => None,
     }
-}
-
-/// The error without its advice, which is for the case that nothing can be done here.
-fn first_sentence(error: &StorageError) -> String {
-    error.to_string().split(crate::error::REBUILD).next().unwrap_or_default().trim_end().to_owned()
 }
 
 #[cfg(test)]

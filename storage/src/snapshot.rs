@@ -9,6 +9,8 @@
 //! Each frame has its checksum (see frame), the trailer proves that none is missing. A file is written under a
 //! temporary name, synced and renamed, so a file with a snapshot's name is whole. The newest is kept. What has come of a
 //! peer's snapshot (see incoming) is kept too, under a name of its own, so that a broken transfer goes on where it was.
+//!
+//! A snapshot that a start finds damaged counts for nothing, and gets another name, for whoever wants to look at it.
 
 mod incoming;
 mod reader;
@@ -16,7 +18,7 @@ mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,9 @@ use writer::SnapshotWriter;
 const SNAPSHOT_FORMAT: u32 = 1;
 
 pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
+
+/// Added to the name of a snapshot that was found damaged.
+pub(crate) const DAMAGED_SUFFIX: &str = ".damaged";
 
 /// What a snapshot is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,11 +113,13 @@ pub struct Snapshots {
     room: Room,
     /// The number of the transfer that may write what comes in.
     incoming: Mutex<u64>,
+    /// The names of those that were found damaged and are not set aside yet.
+    damaged: Mutex<Vec<String>>,
 }
 
 impl Snapshots {
     /// Opens the directory (made when missing) and removes what interrupted writes left: half files, older snapshots. The
-    /// first part of a newer one from a peer stays.
+    /// first part of a newer one from a peer stays. A newest one whose beginning is damaged counts for nothing.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, poison: Poison) -> Result<Snapshots, StorageError> {
         let opening = |error| StorageError::io("opening", dir, error);
         disk.create_dir(dir).map_err(opening)?;
@@ -126,7 +133,47 @@ impl Snapshots {
             }
         }
         disk.sync_dir(dir).map_err(opening)?;
-        Ok(Snapshots { disk, dir: dir.to_path_buf(), poison, room: Room::default(), incoming: Mutex::default() })
+        let (incoming, damaged) = (Mutex::default(), Mutex::default());
+        let snapshots = Snapshots { disk, dir: dir.to_path_buf(), poison, room: Room::default(), incoming, damaged };
+        match snapshots.newest() {
+            Err(error) if error.is_damage() => newest.into_iter().for_each(|name| snapshots.distrust(name, &error)),
+            // Whoever needs it hears of any other error.
+            _ => {}
+        }
+        Ok(snapshots)
+    }
+
+    fn distrust(&self, name: &str, error: &StorageError) {
+        tracing::error!(error = error.without_advice(), "a snapshot is damaged; the node goes on without it");
+        self.damaged().push(name.to_owned());
+    }
+
+    /// Whether this error is damage to one of the snapshots. That one counts for nothing from now on.
+    pub(crate) fn has_damaged(&self, error: &StorageError) -> bool {
+        let StorageError::Damaged { file, .. } = error else { return false };
+        let names = self.names().unwrap_or_default();
+        let name = names.iter().find(|name| self.dir.join(name) == *file);
+        name.inspect(|name| self.distrust(name, error)).is_some()
+    }
+
+    /// Gives those that were found damaged another name. One is kept.
+    pub(crate) fn set_aside(&self) -> Result<(), StorageError> {
+        let failed = |error| StorageError::io("setting a damaged snapshot aside in", &self.dir, error);
+        for name in self.damaged().drain(..) {
+            let earlier = self.disk.list(&self.dir).map_err(failed)?;
+            for other in earlier.iter().filter(|other| other.ends_with(DAMAGED_SUFFIX)) {
+                self.disk.remove(&self.dir.join(other)).map_err(failed)?;
+            }
+            let aside = self.dir.join(format!("{name}{DAMAGED_SUFFIX}"));
+            self.disk.rename(&self.dir.join(name), &aside).map_err(failed)?;
+            self.disk.sync_dir(&self.dir).map_err(failed)?;
+            tracing::warn!(file = %aside.display(), "the damaged snapshot is called so now, and can be removed");
+        }
+        Ok(())
+    }
+
+    fn damaged(&self) -> MutexGuard<'_, Vec<String>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same within this room: a snapshot that would take more fails as on a full disk, and leaves nothing behind.
@@ -188,10 +235,11 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Names of the snapshots, oldest first.
+    /// Names of the snapshots that count, oldest first.
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = self.disk.list(&self.dir)?;
-        names.retain(|name| name.ends_with(SNAPSHOT_SUFFIX));
+        let damaged = self.damaged();
+        names.retain(|name| name.ends_with(SNAPSHOT_SUFFIX) && !damaged.contains(name));
         Ok(names)
     }
 }

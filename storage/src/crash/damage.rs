@@ -105,8 +105,8 @@ fn serves_nothing_else(disk: &FaultDisk, promises: &Promises, what: &str) {
     let applied = storage.state.applied().map_or(0, |applied| applied.index as usize + 1);
     assert!(first as usize <= applied, "{what}: the log cannot bring the state forward from {applied}");
     assert_eq!(rows_of(&*storage.state), rows_after(&promises.applied[..applied]), "{what}");
-    // A snapshot is checked when it is read.
-    if let Ok(Some(snapshot)) = storage.snapshots.newest()
+    // One that has no sound beginning counts for nothing; the rest of a snapshot is checked when it is read.
+    if let Some(snapshot) = storage.snapshots.newest().unwrap()
         && snapshot.verify().is_ok()
     {
         assert_eq!(Some(snapshot.header.applied), promises.snapshot, "{what}");
@@ -131,5 +131,32 @@ fn a_lost_file_is_named_and_nothing_else_is_served_for_it() {
             drop(storage);
             serves_nothing_else(&lost, &promises, &what);
         }
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_is_set_aside_and_stops_nobody_who_can_do_without_it() {
+    let (disk, promises) = sound();
+    let is_snapshot = |path: &PathBuf| path.to_str().unwrap().ends_with(crate::snapshot::SNAPSHOT_SUFFIX);
+    let names = |disk: &FaultDisk| disk.image().into_keys().collect::<Vec<_>>();
+    let (path, whole) = disk.image().into_iter().find(|(path, _)| is_snapshot(path)).unwrap();
+    let rows = names(&disk).into_iter().find(|path| path.to_str().unwrap().ends_with(".rows")).unwrap();
+    let aside = PathBuf::from(format!("{}{}", path.display(), crate::snapshot::DAMAGED_SUFFIX));
+    for length in [0, 1, 9, whole.len() - 1] {
+        let what = format!("{length} bytes are left");
+        let cut = disk.copy();
+        cut.damage(&path, |bytes| bytes.truncate(length));
+        let is_seen = length < 10;
+        serves_nothing_else(&cut, &promises, &what);
+        assert_eq!((names(&cut).contains(&aside), names(&cut).contains(&path)), (is_seen, !is_seen), "{what}");
+
+        // With the state gone as well, the log would have to begin at its first entry.
+        let lost = disk.copy();
+        lost.damage(&path, |bytes| bytes.truncate(length));
+        crate::disk::Disk::remove(&lost, &rows).unwrap();
+        let before = lost.image();
+        let error = open(&lost).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains("member replace"), "{what}: {error}");
+        assert_eq!(lost.image(), before, "{what}: nothing was to be changed");
     }
 }
