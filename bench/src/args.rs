@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -43,6 +43,32 @@ pub enum Victim {
     Both,
 }
 
+/// How a load is made, whatever it is made on.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub struct LoadArgs {
+    /// How long is measured
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// How long the load runs before that
+    #[arg(long, default_value_t = 2.0)]
+    pub warm_up: f64,
+    /// The bytes of a row's input, and of what a workflow starts with
+    #[arg(long, default_value_t = 128)]
+    pub payload_bytes: usize,
+    /// Most rows in one claim
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub batch: u32,
+    /// `lifecycle`: completes each row by a call of its own, not all rows of a claim in one
+    #[arg(long)]
+    pub one_by_one: bool,
+    /// `lifecycle`: how many workers claim and complete
+    #[arg(long, default_value_t = 8)]
+    pub workers: usize,
+    /// `lifecycle`: how many workflows each client may have staged that are not finished yet
+    #[arg(long, default_value_t = 4)]
+    pub backlog: usize,
+}
+
 /// What a benchmark may be told.
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct BenchArgs {
@@ -52,12 +78,10 @@ pub struct BenchArgs {
     /// How many calls are under way at a time; each number is a run of its own
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
     pub clients: Vec<usize>,
-    /// How long is measured
-    #[arg(long, default_value_t = 10.0)]
-    pub seconds: f64,
-    /// How long the load runs before that
-    #[arg(long, default_value_t = 2.0)]
-    pub warm_up: f64,
+    /// How the load is made
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub load: LoadArgs,
     /// How often each measurement is made; the table shows each, and the median
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
@@ -79,24 +103,9 @@ pub struct BenchArgs {
     /// Writes the figures as JSON to this file; `-` for standard output, and the table goes to standard error then
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Most rows in one claim
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub batch: u32,
-    /// `lifecycle`: completes each row by a call of its own, not all rows of a claim in one
-    #[arg(long)]
-    pub one_by_one: bool,
     /// How many HTTP clients share the load; each begins at another node and has as many sockets as calls under way
     #[arg(long, default_value_t = 3)]
     pub connections: usize,
-    /// The bytes of a row's input, and of what a workflow starts with
-    #[arg(long, default_value_t = 128)]
-    pub payload_bytes: usize,
-    /// `lifecycle`: how many workers claim and complete
-    #[arg(long, default_value_t = 8)]
-    pub workers: usize,
-    /// `lifecycle`: how many workflows each client may have staged that are not finished yet
-    #[arg(long, default_value_t = 4)]
-    pub backlog: usize,
     /// `claims`: finished rows on disk
     #[arg(long, default_value_t = 100_000)]
     pub finished: u64,
@@ -117,6 +126,29 @@ pub struct BenchArgs {
     pub snapshot_after: u64,
 }
 
+impl LoadArgs {
+    /// Refuses what would measure nothing.
+    ///
+    /// # Errors
+    /// Says what has to be given otherwise.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.seconds.is_finite() && self.seconds >= 0.1, "--seconds needs at least 0.1");
+        ensure!(self.warm_up.is_finite() && self.warm_up >= 0.0, "--warm-up cannot be negative");
+        ensure!(self.workers >= 1 && self.backlog >= 1, "--workers and --backlog need at least 1");
+        Ok(())
+    }
+
+    /// How long is measured.
+    pub fn measured(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// How long the load runs before.
+    pub fn before(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+}
+
 impl BenchArgs {
     /// Refuses what would measure nothing.
     ///
@@ -124,11 +156,9 @@ impl BenchArgs {
     /// Says what has to be given otherwise.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(!self.clients.is_empty() && !self.clients.contains(&0), "--clients needs numbers from 1 on");
-        ensure!(self.seconds.is_finite() && self.seconds >= 0.1, "--seconds needs at least 0.1");
-        ensure!(self.warm_up.is_finite() && self.warm_up >= 0.0, "--warm-up cannot be negative");
+        self.load.check()?;
         ensure!(self.nodes >= 1 && self.nodes <= 9, "--nodes needs 1 to 9");
         ensure!(self.connections >= 1, "--connections needs at least 1");
-        ensure!(self.workers >= 1 && self.backlog >= 1, "--workers and --backlog need at least 1");
         ensure!(
             self.pids.is_empty() || self.pids.len() == self.urls.len(),
             "--pids needs a process for each of --urls, or none"
@@ -143,16 +173,6 @@ impl BenchArgs {
             "a cluster of fewer than 3 nodes does not outlive any of them"
         );
         Ok(())
-    }
-
-    /// How long is measured.
-    pub fn measured(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds)
-    }
-
-    /// How long the load runs before.
-    pub fn before(&self) -> Duration {
-        Duration::from_secs_f64(self.warm_up)
     }
 
     /// The most calls at a time that were asked for, for what is measured with one number of clients only.

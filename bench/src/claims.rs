@@ -49,14 +49,14 @@ pub async fn measure(args: &BenchArgs, nodes: &Nodes, run: u32) -> Result<Vec<Ca
 /// Claims of rows that are there: each client stages four, takes them, and completes them.
 async fn claims(args: &BenchArgs, nodes: &Nodes, clients: usize, name: &str, run: u32) -> Result<Case> {
     let mut case = Case { clients: Some(clients), ..Case::new(name, run) };
-    let (work, meter) = (Arc::new(Work::new(args)?), Arc::new(Meter::new()));
+    let (work, meter) = (Arc::new(Work::new(args.load.payload_bytes)?), Arc::new(Meter::new()));
     let pool = nodes.clients(args.connections)?;
     let calls = (0..clients).map(|number| {
         let client = pool[number % pool.len()].clone();
         turns(Arc::clone(&work), Arc::clone(&meter), client, number).boxed()
     });
     let calls: Vec<Calls> = calls.collect();
-    let window = load::run(args, nodes, &meter, name, calls).await?;
+    let window = load::run(&args.load, async || nodes.spent().await, &meter, name, calls).await?;
     window.measured(&mut case, &meter, CLAIM)?;
     let acknowledged = meter.acknowledged(CLAIM);
     case.count("acknowledged", acknowledged);
@@ -77,7 +77,7 @@ async fn turns(work: Arc<Work>, meter: Arc<Meter>, client: Client, number: usize
         let rows = work.claim(&client, &queue, ROWS as u32, Duration::ZERO).await?;
         meter.record(CLAIM, begun);
         ensure!(rows.len() as u64 == ROWS, "{} of {ROWS} rows were there to be claimed", rows.len());
-        work.complete_together(&client, &rows, |_, _| Ok(())).await?;
+        work.complete_together(&client, &rows).await?;
         let end = Commit::new(id, STAGED_EVENTS + ROWS).event(NewEvent::of(EventKind::WorkflowCompleted));
         client.commit(end, Write::default()).await?;
     }
@@ -86,7 +86,7 @@ async fn turns(work: Arc<Work>, meter: Arc<Meter>, client: Client, number: usize
 
 /// Fills the store with finished rows. Returns how many there are.
 async fn finish(args: &BenchArgs, nodes: &Nodes) -> Result<u64> {
-    let work = Arc::new(Work::new(args)?);
+    let work = Arc::new(Work::new(args.load.payload_bytes)?);
     let pool = nodes.clients(args.connections)?;
     let workflows = args.finished.div_ceil(ROWS_OF_ONE);
     load::fill("finished rows", workflows, AT_A_TIME, |number| {
@@ -122,7 +122,7 @@ struct Waiting(JoinSet<Result<()>>);
 impl Waiting {
     /// Starts them, and waits until the nodes have them.
     async fn start(args: &BenchArgs, nodes: &Nodes) -> Result<Self> {
-        let work = Arc::new(Work::new(args)?);
+        let work = Arc::new(Work::new(args.load.payload_bytes)?);
         let pool = nodes.clients(args.connections)?;
         let mut waiting = JoinSet::new();
         for number in 0..args.waiting {

@@ -112,11 +112,11 @@ fn case(leads: bool, run: u32, rounds: &[Round]) -> Case {
 
 impl Stage {
     async fn set(args: &BenchArgs) -> Result<Self> {
-        let held = Work::new(args)?;
+        let held = Work::new(args.load.payload_bytes)?;
         let queue = TaskQueue::new(held.namespace.as_str())?;
         let nodes = Nodes::holding(args, held.namespace.as_str()).await?;
         let traffic = Traffic::start(
-            Arc::new(Work::new(args)?),
+            Arc::new(Work::new(args.load.payload_bytes)?),
             &nodes.clients(args.connections)?,
             args.most_clients().min(WRITERS),
         );

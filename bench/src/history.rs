@@ -23,7 +23,7 @@ const AT_A_TIME: usize = 8;
 /// # Errors
 /// When a write is refused, or what is stored is not what was acknowledged.
 pub async fn write(args: &BenchArgs, nodes: &Nodes) -> Result<u64> {
-    let work = Arc::new(Work::new(args)?);
+    let work = Arc::new(Work::new(args.load.payload_bytes)?);
     let pool = nodes.clients(args.connections)?;
     let each = (EVENTS * EVENT_BYTES) as u64;
     let workflows = args.history_bytes.div_ceil(each);

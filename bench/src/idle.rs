@@ -15,12 +15,12 @@ use crate::spent::Spent;
 /// When their processes are not known: there is nothing to measure then.
 pub async fn measure(args: &BenchArgs, nodes: &Nodes, run: u32) -> Result<Case> {
     let mut case = Case::new("idle", run);
-    let bar = bar("idle", args.before() + args.measured());
+    let bar = bar("idle", args.load.before() + args.load.measured());
     bar.tick();
-    sleep(args.before()).await;
+    sleep(args.load.before()).await;
     let before = nodes.spent_each().await?;
     let begun = Instant::now();
-    sleep(args.measured()).await;
+    sleep(args.load.measured()).await;
     let seconds = begun.elapsed().as_secs_f64();
     let after = nodes.spent_each().await?;
     bar.finish_and_clear();

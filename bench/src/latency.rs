@@ -25,9 +25,9 @@ const TURN: &str = "turn";
 /// When a call is refused, or what is stored is not what was acknowledged.
 pub async fn measure(args: &BenchArgs, nodes: &Nodes, run: u32) -> Result<Case> {
     let mut case = Case { clients: Some(1), ..Case::new("latency", run) };
-    let (work, meter) = (Arc::new(Work::new(args)?), Arc::new(Meter::new()));
+    let (work, meter) = (Arc::new(Work::new(args.load.payload_bytes)?), Arc::new(Meter::new()));
     let calls = calls(Arc::clone(&work), Arc::clone(&meter), nodes.client()?).boxed();
-    let window = load::run(args, nodes, &meter, "latency", vec![calls]).await?;
+    let window = load::run(&args.load, async || nodes.spent().await, &meter, "latency", vec![calls]).await?;
     window.measured(&mut case, &meter, TURN)?;
     let acknowledged = meter.acknowledged(STAGE);
     case.count("acknowledged", acknowledged);

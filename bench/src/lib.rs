@@ -1,7 +1,7 @@
 //! `holdfast bench`: how fast Holdfast is, measured the same way each time.
 //!
 //! A load generator over the public client, and the nodes that it measures: processes of the program that it is part
-//! of, or running ones. Each measurement is a file: `stage`, `lifecycle`, `latency`, `failover`, `claims`,
+//! of, or running ones; `bench/peers` puts the same load on other systems (`system`). Each measurement is a file: `stage`, `lifecycle`, `latency`, `failover`, `claims`,
 //! `idle`, `restart`, `snapshot`. They share the work (`work`), a load with a window in it (`load`), what is
 //! recorded of it (`meter`), what the nodes' processes have cost meanwhile (`spent`), and the report (`report`).
 //!
@@ -16,19 +16,20 @@ mod failover;
 mod history;
 mod idle;
 mod latency;
-mod lifecycle;
+pub mod lifecycle;
 mod load;
 mod meter;
 mod nodes;
 pub mod own_process;
-mod place;
+pub mod place;
 mod process;
-mod report;
+pub mod report;
 mod restart;
 mod snapshot;
-mod spent;
-mod stage;
-mod work;
+pub mod spent;
+pub mod stage;
+pub mod system;
+pub mod work;
 
 use std::io::Write;
 use std::path::Path;
@@ -36,7 +37,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use args::{BenchArgs, Victim, What};
+pub use args::{BenchArgs, LoadArgs, Victim, What};
+pub use meter::Times;
 use nodes::Nodes;
 use place::Place;
 use report::{Case, Report};

@@ -9,9 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::args::BenchArgs;
+use crate::args::LoadArgs;
 use crate::meter::Meter;
-use crate::nodes::Nodes;
 use crate::report::Case;
 use crate::spent::Spent;
 
@@ -30,13 +29,13 @@ pub struct Window {
     after: Spent,
 }
 
-/// Runs these calls against the nodes, and measures as long as it was told to.
+/// Runs these calls, and measures as long as it was told to: them, and what the servers have spent meanwhile.
 ///
 /// # Errors
 /// The first error of any of the calls: a benchmark that was refused something has measured something else.
 pub async fn run(
-    args: &BenchArgs,
-    nodes: &Nodes,
+    args: &LoadArgs,
+    spent: impl AsyncFn() -> Result<Spent>,
     meter: &Arc<Meter>,
     title: &str,
     calls: Vec<Calls>,
@@ -47,13 +46,13 @@ pub async fn run(
     }
     let bar = bar(title, args.before() + args.measured());
     pass(&mut tasks, args.before(), &bar).await?;
-    let before = nodes.spent().await?;
+    let before = spent().await?;
     let begun = Instant::now();
     meter.begin();
     pass(&mut tasks, args.measured(), &bar).await?;
     meter.end();
     let length = begun.elapsed();
-    let after = nodes.spent().await?;
+    let after = spent().await?;
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -84,7 +83,7 @@ pub fn bar(title: &str, time: Duration) -> ProgressBar {
 }
 
 impl Window {
-    /// Puts the times of the window into a case, and what the nodes have spent on each operation: each call of this
+    /// Puts the times of the window into a case, and what the servers have spent on each operation: each call of this
     /// kind is one.
     ///
     /// # Errors
@@ -100,6 +99,7 @@ impl Window {
         let Self { before, after, .. } = self;
         case.figure("server_cpu_ms_per_operation", after.cpu_ms_since(before).map(|ms| ms / each));
         case.figure("written_bytes_per_operation", after.written_since(before).map(|bytes| bytes as f64 / each));
+        case.figure("disk_bytes_per_operation", after.disk_since(before).map(|bytes| bytes as f64 / each));
         case.figure("server_memory_mib", after.memory_mib());
         case.figure("flushes_per_second", after.flushes_since(before).map(|flushes| flushes as f64 / seconds));
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +15,9 @@ use tokio::time::sleep;
 use crate::args::BenchArgs;
 use crate::own_process::{OwnProcess, free_addresses};
 use crate::process::{self, Held};
-use crate::spent::{Spent, counter};
+use crate::spent::{Spent, counter, disk_of};
+use crate::system::Holdfast;
+use crate::work::Work;
 
 /// How long nodes may take to form a cluster, and a node to come back to one.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -27,7 +30,7 @@ pub struct Nodes {
     /// The rows that the nodes hold themselves, as they said.
     pub held: Held,
     http: reqwest::Client,
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl Nodes {
 
     async fn started(args: &BenchArgs, arguments: &[String]) -> Result<Self> {
         let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
-        let mut nodes = Self { nodes: Vec::new(), held: Held::default(), http, _folder: None };
+        let mut nodes = Self { nodes: Vec::new(), held: Held::default(), http, folder: None };
         if args.urls.is_empty() {
             nodes.prepare(args, arguments)?;
             (0..nodes.len()).try_for_each(|number| nodes.start(number))?;
@@ -119,7 +122,7 @@ impl Nodes {
             let own = Own { name: NodeName::new(&name)?, arguments, log: folder.join("log"), process: None };
             self.nodes.push(Node { url: format!("http://{http}"), pid: None, own: Some(own) });
         }
-        self._folder = Some(temporary);
+        self.folder = Some(temporary);
         Ok(())
     }
 
@@ -140,6 +143,15 @@ impl Nodes {
             Ok(Client::new(urls)?)
         });
         clients.collect()
+    }
+
+    /// The same clients, as a load uses them.
+    ///
+    /// # Errors
+    /// As [`Nodes::clients`].
+    pub fn systems(&self, count: usize, work: &Arc<Work>) -> Result<Vec<Arc<Holdfast>>> {
+        let clients = self.clients(count)?.into_iter();
+        Ok(clients.map(|client| Arc::new(Holdfast { work: Arc::clone(work), client })).collect())
     }
 
     /// A client of all nodes.
@@ -235,8 +247,12 @@ impl Nodes {
     /// # Errors
     /// As [`Nodes::spent_each`].
     pub async fn spent(&self) -> Result<Spent> {
+        let disk = match &self.folder {
+            Some(folder) => disk_of(folder.path()).await,
+            None => None,
+        };
         let each = self.spent_each().await?;
-        each.into_iter().reduce(Spent::and).context("there is no node")
+        Ok(Spent { disk, ..each.into_iter().reduce(Spent::and).context("there is no node")? })
     }
 
     /// Waits until so many claims wait on all nodes together.

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::available_parallelism;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What it ran on.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Place {
     /// Cores that the processes share.
     pub cores: usize,

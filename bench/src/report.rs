@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::BenchArgs;
 use crate::meter::Times;
@@ -26,7 +26,7 @@ pub struct Report {
 }
 
 /// One measurement. The names in it are those of `docs/benchmarks.md`.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Case {
     /// What was measured.
     pub name: String,
@@ -75,21 +75,8 @@ impl Case {
 impl Report {
     /// Puts the median behind measurements that were made several times.
     pub fn add_medians(&mut self) {
-        let mut groups: Vec<(String, Option<usize>)> = Vec::new();
-        for case in &self.cases {
-            let group = (case.name.clone(), case.clients);
-            if !groups.contains(&group) {
-                groups.push(group);
-            }
-        }
-        for (name, clients) in groups {
-            let runs: Vec<&Case> =
-                self.cases.iter().filter(|case| case.name == name && case.clients == clients).collect();
-            if runs.len() > 1 {
-                let median = median_of(&runs);
-                self.cases.push(Case { name, clients, ..median });
-            }
-        }
+        let medians = medians(&self.cases);
+        self.cases.extend(medians);
     }
 
     /// The tables.
@@ -116,6 +103,20 @@ impl Report {
             self.version, self.git_revision
         )
     }
+}
+
+/// The medians of measurements that were made several times.
+pub fn medians(cases: &[Case]) -> Vec<Case> {
+    let mut groups: Vec<Vec<&Case>> = Vec::new();
+    for case in cases {
+        let is_same = |group: &&mut Vec<&Case>| group[0].name == case.name && group[0].clients == case.clients;
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.push(case),
+            None => groups.push(vec![case]),
+        }
+    }
+    let several = groups.into_iter().filter(|runs| runs.len() > 1);
+    several.map(|runs| Case { name: runs[0].name.clone(), clients: runs[0].clients, ..median_of(&runs) }).collect()
 }
 
 /// Each figure by itself in the middle of what the runs have.

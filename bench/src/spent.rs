@@ -1,11 +1,21 @@
 //! What the nodes' processes have cost so far, as the kernel and their own counters say.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{major, minor};
 
 const MIB: f64 = 1_048_576.0;
+/// Where in `/proc/<pid>/stat`, behind the name, the CPU time of a process stands, and that of its children which have
+/// ended: the 14th and the 16th field of the line.
+const CPU_OF_ITSELF: usize = 11;
+const CPU_OF_ENDED: usize = 13;
+/// Where in a disk's `stat` the sectors stand that were written; they have this size whatever those of the disk have.
+const SECTORS_WRITTEN: usize = 6;
+const SECTOR_BYTES: u64 = 512;
 
 /// What one node, or several together, have cost up to one moment. What is not known is none.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,6 +28,8 @@ pub struct Spent {
     pub memory: Option<u64>,
     /// Flushes of the log to the disk: one write and one sync each.
     pub flushes: Option<u64>,
+    /// Bytes that the disk under the data took, of whomever; of all nodes together only.
+    pub disk: Option<u64>,
 }
 
 impl Spent {
@@ -33,10 +45,42 @@ impl Spent {
         // Only the processes of the same user may be asked what they write.
         let written = read("io").ok().and_then(|io| field(&io, "write_bytes:"));
         Ok(Self {
-            cpu: Some(cpu_time(&read("stat")?).with_context(|| format!("process {pid} has no CPU time"))?),
+            cpu: Some(cpu_time(&read("stat")?, CPU_OF_ITSELF)?),
             written,
             memory: field(&read("status")?, "VmRSS:").map(|kib| kib * 1024),
             flushes: None,
+            disk: None,
+        })
+    }
+
+    /// What this process has cost, with those that it has started: those that run, and those that have ended. Memory that
+    /// several of them share counts once.
+    ///
+    /// # Errors
+    /// As [`Spent::of_process`].
+    pub fn of_family(pid: u32) -> Result<Self> {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let children: Vec<u32> = children.split_whitespace().filter_map(|child| child.parse().ok()).collect();
+        let mut all = Self::of_member(pid)?;
+        for child in children {
+            // One that ends meanwhile is counted with its parent from then on.
+            if let Ok(spent) = Self::of_family(child) {
+                all = all.and(spent);
+            }
+        }
+        Ok(all)
+    }
+
+    /// One of a family. The kernel counts what ended children have written with their parent by itself.
+    fn of_member(pid: u32) -> Result<Self> {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
+        let (stat, itself) = (read("stat")?, Self::of_process(pid)?);
+        let shared = field(&read("smaps_rollup")?, "Pss:").map(|kib| kib * 1024);
+        Ok(Self {
+            cpu: Some(itself.cpu.unwrap_or_default() + cpu_time(&stat, CPU_OF_ENDED)?),
+            memory: shared,
+            ..itself
         })
     }
 
@@ -49,6 +93,7 @@ impl Spent {
             written: sum(self.written, other.written),
             memory: sum(self.memory, other.memory),
             flushes: sum(self.flushes, other.flushes),
+            disk: None,
         }
     }
 
@@ -67,10 +112,31 @@ impl Spent {
         Some(self.flushes?.saturating_sub(before.flushes?))
     }
 
+    /// Bytes that the disk took since then.
+    pub fn disk_since(&self, before: &Self) -> Option<u64> {
+        Some(self.disk?.saturating_sub(before.disk?))
+    }
+
     /// MiB in memory.
     pub fn memory_mib(&self) -> Option<f64> {
         Some(self.memory? as f64 / MIB)
     }
+}
+
+/// Bytes that the disk under this folder has taken so far, of whomever, once it has all that was written before. None if
+/// the disk has no such counter.
+pub async fn disk_of(folder: &Path) -> Option<u64> {
+    let folder = folder.to_owned();
+    tokio::task::spawn_blocking(move || {
+        let opened = File::open(folder).ok()?;
+        rustix::fs::syncfs(&opened).ok()?;
+        let device = opened.metadata().ok()?.dev();
+        let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
+        let sectors: u64 = fs::read_to_string(path).ok()?.split_whitespace().nth(SECTORS_WRITTEN)?.parse().ok()?;
+        Some(sectors * SECTOR_BYTES)
+    })
+    .await
+    .ok()?
 }
 
 /// The number behind this name, where each line is a name and a number.
@@ -78,13 +144,13 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system time out of `/proc/<pid>/stat`.
-fn cpu_time(stat: &str) -> Option<Duration> {
-    // The name is in brackets and may have anything in it; behind it come the state, then numbers. The 14th and the
-    // 15th field of the line are the 12th and the 13th behind the name.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+/// User and system time out of `/proc/<pid>/stat`, which begin at this field behind the name.
+fn cpu_time(stat: &str, first: usize) -> Result<Duration> {
+    // The name is in brackets and may have anything in it; behind it come the state, then numbers.
+    let fields = stat.rsplit_once(')').context("no name of a process")?.1.split_whitespace().skip(first).take(2);
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(ticks.len() == 2, "a process without CPU time: {stat}");
+    Ok(Duration::from_secs_f64(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
 /// The sum of a counter over its labels, out of a page of metrics; none if it is not there.
@@ -101,6 +167,8 @@ pub fn counter(page: &str, name: &str) -> Option<f64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -111,10 +179,39 @@ mod tests {
     }
 
     #[test]
+    fn a_family_costs_what_its_members_do() {
+        let children = (0..2).map(|_| Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap());
+        let children: Vec<_> = children.collect();
+        let (itself, all) = (std::process::id(), |pids: &[u32]| {
+            pids.iter().map(|pid| Spent::of_family(*pid).unwrap().memory.unwrap()).sum::<u64>()
+        });
+        let of_children = all(&children.iter().map(|child| child.id()).collect::<Vec<_>>());
+        // Threads of other tests allocate at the same time, but do not give back what the children have.
+        let family = Spent::of_family(itself).unwrap();
+        assert!(of_children > 0 && family.memory.unwrap() > of_children && family.cpu.is_some());
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_has_taken_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        // Not every file system is on a disk.
+        let Some(before) = disk_of(folder.path()).await else { return };
+        fs::write(folder.path().join("file"), vec![1; 1 << 20]).unwrap();
+        assert!(disk_of(folder.path()).await.unwrap() >= before + (1 << 20));
+    }
+
+    #[test]
     fn the_kernels_words_are_read() {
-        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 4 0 100 1 2";
+        let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 30 10 20 0 4 0 100 1 2";
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        assert_eq!(cpu_time(stat), Some(Duration::from_secs_f64(200.0 / ticks)));
+        let time = |first| cpu_time(stat, first).unwrap();
+        assert_eq!(time(CPU_OF_ITSELF), Duration::from_secs_f64(200.0 / ticks));
+        assert_eq!(time(CPU_OF_ENDED), Duration::from_secs_f64(40.0 / ticks));
+        assert!(cpu_time("7 (a) S 1", CPU_OF_ITSELF).is_err());
         assert_eq!(field("rchar: 1\nwrite_bytes: 4096\n", "write_bytes:"), Some(4096));
     }
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures::FutureExt;
-use holdfast_client::Client;
-use holdfast_machine::TaskQueue;
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, LoadArgs};
 use crate::load::{self, Calls, Window};
 use crate::meter::Meter;
 use crate::nodes::Nodes;
 use crate::report::Case;
+use crate::spent::Spent;
+use crate::system::{Stages, same};
 use crate::work::Work;
 
 /// The name of the operation.
@@ -23,10 +23,10 @@ pub const STAGE: &str = "stage";
 /// # Errors
 /// When a write is refused, or what is stored is not what was acknowledged.
 pub async fn measure(args: &BenchArgs, nodes: &Nodes, clients: usize, run: u32) -> Result<Case> {
-    let mut case = Case { clients: Some(clients), ..Case::new(STAGE, run) };
-    let (window, meter) = load(args, nodes, clients, &mut case).await?;
-    window.measured(&mut case, &meter, STAGE)?;
-    Ok(case)
+    let work = Arc::new(Work::new(args.load.payload_bytes)?);
+    let systems = nodes.systems(args.connections, &work)?;
+    let case = Case { clients: Some(clients), ..Case::new(STAGE, run) };
+    measure_on(&args.load, async || nodes.spent().await, &work, &systems, clients, case).await
 }
 
 /// Runs such a load, and counts afterwards what it has left.
@@ -34,30 +34,59 @@ pub async fn measure(args: &BenchArgs, nodes: &Nodes, clients: usize, run: u32) 
 /// # Errors
 /// As [`measure`].
 pub async fn load(args: &BenchArgs, nodes: &Nodes, clients: usize, case: &mut Case) -> Result<(Window, Arc<Meter>)> {
-    let (work, meter) = (Arc::new(Work::new(args)?), Arc::new(Meter::new()));
-    let pool = nodes.clients(args.connections)?;
+    let work = Arc::new(Work::new(args.load.payload_bytes)?);
+    let systems = nodes.systems(args.connections, &work)?;
+    load_on(&args.load, async || nodes.spent().await, &work, &systems, clients, case).await
+}
+
+/// Measures writes of so many clients on any system: each client does its calls over one of these.
+///
+/// # Errors
+/// As [`measure`].
+pub async fn measure_on<S: Stages>(
+    args: &LoadArgs,
+    spent: impl AsyncFn() -> Result<Spent>,
+    work: &Arc<Work>,
+    systems: &[Arc<S>],
+    clients: usize,
+    mut case: Case,
+) -> Result<Case> {
+    let (window, meter) = load_on(args, spent, work, systems, clients, &mut case).await?;
+    window.measured(&mut case, &meter, STAGE)?;
+    Ok(case)
+}
+
+async fn load_on<S: Stages>(
+    args: &LoadArgs,
+    spent: impl AsyncFn() -> Result<Spent>,
+    work: &Arc<Work>,
+    systems: &[Arc<S>],
+    clients: usize,
+    case: &mut Case,
+) -> Result<(Window, Arc<Meter>)> {
+    let meter = Arc::new(Meter::new());
     let calls = (0..clients).map(|number| {
-        let client = pool[number % pool.len()].clone();
-        stage_on(Arc::clone(&work), Arc::clone(&meter), client, number).boxed()
+        let system = Arc::clone(&systems[number % systems.len()]);
+        stage_on(Arc::clone(work), Arc::clone(&meter), system, number).boxed()
     });
     let title = format!("{}, {clients} clients", case.name);
     let calls: Vec<Calls> = calls.collect();
-    let window = load::run(args, nodes, &meter, &title, calls).await?;
+    let window = load::run(args, spent, &meter, &title, calls).await?;
     let acknowledged = meter.acknowledged(STAGE);
     case.count("acknowledged", acknowledged);
-    case.count("stored", work.stored(&nodes.client()?, acknowledged).await?);
+    let stored = systems.first().context("no system")?.workflows().await?;
+    case.count("stored", same(acknowledged, stored)?);
     Ok((window, meter))
 }
 
-async fn stage_on(work: Arc<Work>, meter: Arc<Meter>, client: Client, number: usize) -> Result<()> {
-    let queue = TaskQueue::default();
+async fn stage_on<S: Stages>(work: Arc<Work>, meter: Arc<Meter>, system: Arc<S>, number: usize) -> Result<()> {
     for workflow in 0.. {
         if meter.is_over() {
             break;
         }
         let id = work.id(number, workflow)?;
         let begun = Instant::now();
-        work.stage(&client, id, &queue).await?;
+        system.stage(id).await?;
         meter.record(STAGE, begun);
     }
     Ok(())
