@@ -86,20 +86,18 @@ fn key(table: u8, id: &str, rest: &[&[u8]]) -> Key {
 /// The tables whose rows are numbered within a workflow, at the end of their keys.
 const NUMBERED: &[u8] = b"ELIODTH";
 
-/// Bytes of such a key besides the workflow id: the table, a NUL and a number.
-const SHORTEST_NUMBERED: usize = 10;
-
 /// The bits of a number that tell the rows of a bundle apart: in the last byte of their keys.
 pub const BUNDLED_BITS: u8 = 0x0f;
 
 /// Rows that are written and read together, for storage to keep them as one value: those of a workflow in one of the tables
-/// with numbered rows, sixteen numbers in a row. Gives what stands for the bundle that a row of this key belongs to, if it
-/// belongs to one: the first key that a row of it can have. Between two keys of a bundle stands no other key.
+/// with numbered rows, sixteen numbers in a row. Gives what stands for the bundle that the row of this key belongs to, if it
+/// belongs to one: the first key that a row of it can have. Of a longer key, the bundle that it falls into. Between two keys
+/// of a bundle stands no row of another one.
 pub fn bundle_key(key: &[u8]) -> Option<Vec<u8>> {
-    if !NUMBERED.contains(key.first()?) || key.len() <= SHORTEST_NUMBERED {
-        return None;
-    }
-    let mut first = key.to_vec();
+    let table = key.first().filter(|table| NUMBERED.contains(table))?;
+    let number = key.iter().position(|byte| *byte == 0)? + 1;
+    let length = number + if *table == OUTCOMES { 12 } else { 8 };
+    let mut first = key.get(..length)?.to_vec();
     *first.last_mut()? &= !BUNDLED_BITS;
     Some(first)
 }
@@ -318,9 +316,12 @@ pub(crate) fn parse_id<T: std::str::FromStr>(key: &[u8]) -> ArchiveResult<T> {
 
 /// The stored form of a value.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    // Most values fit, and a buffer that grows is copied.
+    let mut buffer = Vec::with_capacity(192);
+    buffer.push(STATE_VERSION);
     // Serialization of these types into memory has no failing case: no custom errors, no unknown lengths.
     #[allow(clippy::expect_used)]
-    postcard::to_extend(value, vec![STATE_VERSION]).expect("state types always encode")
+    postcard::to_extend(value, buffer).expect("state types always encode")
 }
 
 /// The value of a stored form.
@@ -379,7 +380,9 @@ mod tests {
         assert_ne!(bundle("w", 1), bundle("v", 1));
         assert_ne!(bundle_key(&live_row(&"w:1".parse().unwrap())), bundle_key(&input(&"w:1".parse().unwrap())));
         assert_eq!(bundle_key(&open_workflow(&id("w"))), None);
-        assert_eq!((bundle_key(b""), bundle_key(b"E"), bundle_key(b"E\0\0\0\0\0\0\0\0\x01")), (None, None, None));
+        assert_eq!((bundle_key(b""), bundle_key(b"E"), bundle_key(b"Ew\0\0\0\0")), (None, None, None));
+        assert_eq!(bundle_key(&after(event(&id("w"), 18))), bundle_key(&event(&id("w"), 16)));
+        assert_eq!(bundle_key(&outcome(&id("w"), 1, 18)), Some(outcome(&id("w"), 1, 16)));
         let between = event(&id("w"), 3)..event(&id("w"), 4);
         assert!(!between.contains(&event(&id("w "), 3)) && !between.contains(&event(&id("w\u{1F389}"), 3)));
     }

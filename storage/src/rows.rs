@@ -116,13 +116,18 @@ impl LargeRows {
 
 /// The key under which the tree has a row.
 pub(crate) fn place(key: &[u8]) -> Cow<'_, [u8]> {
-    bundle_key(key).map_or(Cow::Borrowed(key), Cow::Owned)
+    bundle_of(key).map_or(Cow::Borrowed(key), Cow::Owned)
+}
+
+/// The bundle that the row of this key is in.
+fn bundle_of(key: &[u8]) -> Option<Vec<u8>> {
+    bundle_key(key).filter(|bundle| bundle.len() == key.len())
 }
 
 /// The first key behind all rows that have this place.
 pub(crate) fn behind(place: &[u8]) -> Vec<u8> {
-    let last =
-        if bundle_key(place).is_some_and(|bundle| bundle == place) { bundle::last_key(place) } else { place.to_vec() };
+    let is_bundle = bundle_of(place).is_some_and(|bundle| bundle == place);
+    let last = if is_bundle { bundle::last_key(place) } else { place.to_vec() };
     [last.as_slice(), &[0]].concat()
 }
 
@@ -136,7 +141,7 @@ pub(crate) fn by_place<'a, 'b>(writes: &'a [Write<'b>]) -> impl Iterator<Item = 
 /// Of a large row, what nobody points to goes first and what points to it comes last, so that the whole can be
 /// done again after it was cut off anywhere, and leaves nothing behind.
 pub(crate) fn put(tree: &Tree, large: &mut LargeRows, writes: &[Write<'_>]) -> ArchiveResult<()> {
-    match writes.first().and_then(|first| bundle_key(first.key)) {
+    match writes.first().and_then(|first| bundle_of(first.key)) {
         Some(place) => bundle::put(tree, &place, writes),
         None => writes.iter().try_for_each(|write| put_single(tree, large, *write)),
     }
@@ -201,15 +206,11 @@ pub(crate) fn range<'a>(
     tree: &'a Tree,
     from: &'a [u8],
     to: &'a [u8],
-) -> ArchiveResult<impl DoubleEndedIterator<Item = ArchiveResult<Row>> + 'a> {
+) -> impl DoubleEndedIterator<Item = ArchiveResult<Row>> + 'a {
     // A bundle that begins before `from` may reach into the range.
-    let before = match bundle_key(from) {
-        Some(_) => tree.range(Bound::Included(keys::row(b"")), keys::row(from)).next_back().transpose()?,
-        None => None,
-    };
-    let first = before.map_or_else(|| keys::row(from), |(key, _)| key.to_vec());
+    let first = bundle_key(from).map_or_else(|| keys::row(from), |bundle| keys::row(&bundle));
     let stored = tree.range(Bound::Included(first), keys::row(to)).flat_map(rows_of);
-    Ok(stored.filter(move |row| row.as_ref().map_or(true, |row| row.key.as_slice() >= from && row.key.as_slice() < to)))
+    stored.filter(move |row| row.as_ref().map_or(true, |row| row.key.as_slice() >= from && row.key.as_slice() < to))
 }
 
 fn rows_of(pair: ArchiveResult<(IVec, IVec)>) -> Vec<ArchiveResult<Row>> {
@@ -225,7 +226,7 @@ pub(crate) fn bundle_all(tree: &Tree) -> ArchiveResult<()> {
     while let Some(pair) = tree.range(from, keys::ROWS_END.to_vec()).next() {
         let (stored, _) = pair?;
         let key = keys::row_key(&stored);
-        let Some(place) = bundle_key(key) else {
+        let Some(place) = bundle_of(key) else {
             from = Bound::Excluded(stored.to_vec());
             continue;
         };

@@ -294,7 +294,7 @@ impl State {
         let recent = self.shared.overlay().range(from, to, direction, limit);
         let generation = self.shared.current();
         self.shared.trusting(&generation, || {
-            let stored = rows::range(&generation.tree, from, to)?;
+            let stored = rows::range(&generation.tree, from, to);
             match direction {
                 Direction::Up => merge(&generation.tree, recent, stored, direction, limit),
                 Direction::Down => merge(&generation.tree, recent, stored.rev(), direction, limit),

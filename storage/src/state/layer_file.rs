@@ -9,10 +9,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use lz4_flex::block;
+use lz4_flex::frame::{FrameDecoder, FrameEncoder};
 
 use super::overlay::{Layer, Slot};
 use crate::disk::{Disk, read_file, replace_file};
@@ -54,22 +54,26 @@ pub(super) fn save(
     applied: LogId,
     membership: Option<&[u8]>,
 ) -> io::Result<()> {
-    let mut contents = Vec::with_capacity(layer.bytes() + 64);
+    let mut buffer = Vec::new();
+    let start = frame::begin(&mut buffer, FrameKind::PackedLayer);
+    // A block at a time: one buffer for all of it would be as large as the layer.
+    let mut packer = FrameEncoder::new(&mut buffer);
     for id in [follows.unwrap_or(NOTHING), applied] {
-        contents.extend_from_slice(&id.term.to_le_bytes());
-        contents.extend_from_slice(&id.index.to_le_bytes());
+        packer.write_all(&id.term.to_le_bytes())?;
+        packer.write_all(&id.index.to_le_bytes())?;
     }
-    put_length(&mut contents, membership)?;
-    contents.extend_from_slice(membership.unwrap_or_default());
+    packer.write_all(&length_of(membership)?)?;
+    packer.write_all(membership.unwrap_or_default())?;
     for (key, slot) in &layer.rows {
-        put_length(&mut contents, Some(key))?;
-        put_length(&mut contents, slot.value.as_deref())?;
-        contents.extend_from_slice(&slot.index.to_le_bytes());
-        contents.extend_from_slice(key);
-        contents.extend_from_slice(slot.value.as_deref().unwrap_or_default());
+        packer.write_all(&length_of(Some(key))?)?;
+        packer.write_all(&length_of(slot.value.as_deref())?)?;
+        packer.write_all(&slot.index.to_le_bytes())?;
+        packer.write_all(key)?;
+        packer.write_all(slot.value.as_deref().unwrap_or_default())?;
     }
-    let packed = frame::encode(FrameKind::PackedLayer, &block::compress_prepend_size(&contents));
-    replace_file(disk, &path(root, number), &packed)
+    packer.finish().map_err(io::Error::other)?;
+    frame::finish(&mut buffer, start);
+    replace_file(disk, &path(root, number), &buffer)
 }
 
 /// The layer that was kept last for generation `number`.
@@ -90,16 +94,17 @@ fn unpack(bytes: &[u8]) -> Result<Cow<'_, [u8]>, FrameError> {
         return frame::decode(FrameKind::Layer, bytes).map(Cow::Borrowed);
     }
     let packed = frame::decode(FrameKind::PackedLayer, bytes)?;
-    block::decompress_size_prepended(packed).map(Cow::Owned).map_err(|_| FrameError::Contents)
+    let mut contents = Vec::new();
+    FrameDecoder::new(packed).read_to_end(&mut contents).map_err(|_| FrameError::Contents)?;
+    Ok(Cow::Owned(contents))
 }
 
-fn put_length(buffer: &mut Vec<u8>, bytes: Option<&[u8]>) -> io::Result<()> {
+fn length_of(bytes: Option<&[u8]>) -> io::Result<[u8; 4]> {
     let length = match bytes {
         None => ABSENT,
         Some(bytes) => u32::try_from(bytes.len()).ok().filter(|length| *length != ABSENT).ok_or_else(too_long)?,
     };
-    buffer.extend_from_slice(&length.to_le_bytes());
-    Ok(())
+    Ok(length.to_le_bytes())
 }
 
 fn too_long() -> io::Error {
