@@ -51,7 +51,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Checks every record, row and snapshot of a data directory while no node runs on it; nothing is mended.
     ///
-    /// The exit code is 0 if all is sound, 1 if something is damaged, and 2 if the directory cannot be checked.
+    /// The exit code is 0 if all is sound, 1 if something is damaged or missing, and 2 if the directory cannot be checked or is
+    /// no data directory.
     Verify(verify::VerifyArgs),
     /// Makes a backup of a running cluster, or checks one; the exit code is 0 if it is sound.
     Backup(backup::BackupArgs),
@@ -188,13 +189,36 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("holdfast: {error:#}");
+            eprintln!("holdfast: {}", told(&error));
             ExitCode::FAILURE
         }
     }
 }
 
+/// The error with what led to it, each said once: many a sentence has its cause in it already.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| match cause.to_string() {
+        first if said.is_empty() => first,
+        cause if said.contains(&cause) => said,
+        cause => format!("{said}: {cause}"),
+    })
+}
+
 /// Runs a command's work to its end.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let lost = std::io::Error::other("the disk is gone");
+        let reading = holdfast_storage::StorageError::io("reading", std::path::Path::new("/data"), lost);
+        let error = anyhow::Error::from(reading).context("no backup");
+        assert_eq!(super::told(&error), "no backup: reading /data: the disk is gone");
+        assert_eq!(super::told(&anyhow!("one thing")), "one thing");
+    }
 }

@@ -102,8 +102,12 @@ fn a_damaged_log_stops_the_node_with_the_way_out() {
     let report: serde_json::Value = serde_json::from_slice(&damaged.stdout).unwrap();
     let problem = report["problems"][0].as_str().unwrap();
     assert!(report["sound"] == false && problem.contains(segment.to_str().unwrap()), "{report}");
-    let nothing = holdfast(&["verify", folder.path().join("nothing").to_str().unwrap()]);
+    let nowhere = folder.path().join("nothing");
+    let nothing = holdfast(&["verify", nowhere.to_str().unwrap()]);
     assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
+    assert!(String::from_utf8(nothing.stderr).unwrap().contains("no data directory"));
+    let said = refusal(&["backup", "verify", nowhere.to_str().unwrap()]);
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
     assert_eq!(std::fs::read(&segment).unwrap(), bytes);
 }
 

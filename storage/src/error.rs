@@ -173,6 +173,18 @@ pub enum StorageError {
         /// The name of one of the files found.
         example: String,
     },
+    /// Nothing is there.
+    #[error(
+        "there is no data directory of a Holdfast node at {}: {what}. Look at the path; a node has its data where its setting \
+         `data_dir` says.",
+        dir.display()
+    )]
+    NoDataDirectory {
+        /// Where it was looked for.
+        dir: PathBuf,
+        /// What is there instead.
+        what: &'static str,
+    },
     /// Another process has the directory open.
     #[error(
         "{} is in use by another process. Nothing was changed. Stop that process, or choose another data directory.",

@@ -37,6 +37,7 @@ use std::thread::{self, JoinHandle};
 use crate::disk::{Disk, Poison};
 use crate::error::StorageError;
 use crate::ids::{FIRST_INDEX, LogId, LogRecord, Vote};
+pub(crate) use mark::COMMITTED_FILE;
 use mark::{Committed, Mark, VOTE_FILE};
 pub use record::PAYLOAD_MAX;
 use scan::Scan;
@@ -157,6 +158,7 @@ impl Log {
             vote: scan.mark.vote,
             segments: scan.segments.len(),
             torn_bytes: scan.torn_bytes,
+            has_committed: Committed::can_be_read(disk, dir)?,
         })
     }
 
@@ -347,6 +349,8 @@ pub struct LogSummary {
     pub segments: usize,
     /// Bytes of a torn write at the end, which the next start cuts off; no acknowledged entry is in them.
     pub torn_bytes: u64,
+    /// Whether the committed id can be read. It saves a start some waiting, and nothing depends on it.
+    pub has_committed: bool,
 }
 
 /// Brings the files in line with what the scan decided, before the log is used.

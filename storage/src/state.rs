@@ -28,7 +28,7 @@ mod switch;
 mod tests;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -376,6 +376,8 @@ pub struct StateSummary {
     pub installed: Option<LogId>,
     /// Number of rows.
     pub rows: u64,
+    /// A file that is missing and that the next start makes again, to no harm.
+    pub lacks: Option<PathBuf>,
 }
 
 /// Reads every row of the state in `root` and checks it; changes nothing there.
@@ -385,9 +387,10 @@ pub(crate) fn check(disk: &Arc<dyn Disk>, root: &Path, config: &StateConfig) -> 
     let path = Generation::path(config.kind, root, number);
     let copy = Tree::copy_to_look_at(config.kind, &path)?;
     let looked_at = copy.as_ref().map_or(path.as_path(), TemporaryTree::path);
-    let generation = Generation::open_at(disk, number, looked_at, config)
+    let lacks = Tree::lacks(config.kind, &path);
+    let checked = Generation::open_at(disk, number, looked_at, config)
         .and_then(|generation| shared::check(&**disk, root, &generation));
-    generation.map_err(|error| match error {
+    checked.map(|summary| StateSummary { lacks, ..summary }).map_err(|error| match error {
         StorageError::Damaged { file, offset, what } if file == looked_at => {
             StorageError::Damaged { file: path.clone(), offset, what }
         }

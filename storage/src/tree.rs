@@ -8,7 +8,7 @@ mod sled;
 
 use std::io;
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::sled::IVec;
@@ -47,6 +47,14 @@ impl Tree {
         match kind {
             StateKind::Sled => SledTree::open(path, cache_bytes).map(Tree::Sled),
             StateKind::Plain => PlainTree::open(disk, path).map(Tree::Plain),
+        }
+    }
+
+    /// A file that the map at `path` lacks and that opening it makes again, to no harm.
+    pub(crate) fn lacks(kind: StateKind, path: &Path) -> Option<PathBuf> {
+        match kind {
+            StateKind::Sled => Some(path.join("conf")).filter(|conf| path.exists() && !conf.exists()),
+            StateKind::Plain => None,
         }
     }
 

@@ -66,7 +66,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
         Ok(Outlook::HeldUp) => ExitCode::from(1),
         Ok(Outlook::Unknown) => ExitCode::from(2),
         Err(error) => {
-            eprintln!("holdfast: {error:#}");
+            eprintln!("holdfast: {}", super::told(&error));
             ExitCode::from(2)
         }
     }

@@ -99,7 +99,7 @@ pub fn run(args: &MemberArgs) -> ExitCode {
     match told {
         Ok(outcome) => ExitCode::from(outcome.exit_code()),
         Err(error) => {
-            eprintln!("holdfast: {error:#}");
+            eprintln!("holdfast: {}", super::told(&error));
             ExitCode::from(2)
         }
     }

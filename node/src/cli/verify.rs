@@ -57,5 +57,6 @@ fn as_json(report: &Report) -> Value {
             "bytes": snapshot.bytes,
         })).collect::<Vec<_>>(),
         "problems": report.problems,
+        "notes": report.notes,
     })
 }

@@ -52,6 +52,11 @@ fn is_sound(disk: &FaultDisk, what: &str) -> Result<(), String> {
     if report.is_sound() { Ok(()) } else { Err(report.to_string()) }
 }
 
+/// What `verify` says.
+fn told(disk: &FaultDisk, what: &str) -> String {
+    is_sound(disk, what).err().unwrap_or_else(|| verify_on(&options(disk), Path::new(DIR)).unwrap().to_string())
+}
+
 #[test]
 fn a_flipped_bit_is_named_and_never_served() {
     let (disk, promises) = sound();
@@ -120,10 +125,21 @@ fn a_lost_file_is_named_and_nothing_else_is_served_for_it() {
         let what = format!("{} is gone", path.display());
         let lost = disk.copy();
         crate::disk::Disk::remove(&lost, &path).unwrap();
-        // A lock, a hint, and what has been written completely since can be done without; so can a snapshot.
-        let spare = ["lock", "committed", "layer-", ".snapshot"];
-        let is_spare = spare.iter().any(|part| path.to_str().unwrap().contains(part));
-        assert!(is_sound(&lost, &what).is_err() || is_spare, "{what}: not seen");
+        // A lock and a hint can be done without.
+        let said = told(&lost, &what);
+        match path.file_name().unwrap().to_str().unwrap() {
+            "lock" => assert_eq!(said, told(&disk, "nothing is gone"), "{what}"),
+            "committed" => {
+                assert!(said.contains("all sound") && said.contains("harmless: /var/data/log/committed"), "{said}")
+            }
+            name if name.ends_with(".snapshot") => {
+                assert!(said.contains("The next start writes a new snapshot"), "{said}")
+            }
+            name if name == "current" || name.starts_with("layer-") || name.ends_with(".rows") => {
+                assert!(said.contains("The next start makes the state anew from /var/data/snapshots"), "{said}");
+            }
+            _ => assert!(said.contains("member replace") || path.ends_with("identity"), "{what}: {said}"),
+        }
         let storage = open(&lost);
         if path.ends_with("identity") {
             assert!(matches!(storage, Err(StorageError::NotADataDirectory { .. })), "{what}");
@@ -158,5 +174,22 @@ fn a_damaged_snapshot_is_set_aside_and_stops_nobody_who_can_do_without_it() {
         let error = open(&lost).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains("member replace"), "{what}: {error}");
         assert_eq!(lost.image(), before, "{what}: nothing was to be changed");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_state_without_its_snapshot_is_said() {
+    let (disk, _) = sound();
+    let paths: Vec<PathBuf> = disk.image().into_keys().collect();
+    let lose = |disk: &FaultDisk, part: &str| {
+        let path = paths.iter().find(|path| path.to_str().unwrap().contains(part)).unwrap();
+        crate::disk::Disk::remove(disk, path).unwrap();
+    };
+    for parts in [[".snapshot", ".rows"], [".snapshot", "layer-"], [".snapshot", "current"]] {
+        let lost = disk.copy();
+        parts.iter().for_each(|part| lose(&lost, part));
+        let said = told(&lost, parts[1]);
+        assert!(said.contains("this disk has them no more") && said.contains("member replace"), "{parts:?}: {said}");
+        assert!(open(&lost).unwrap_err().is_damage(), "{parts:?}");
     }
 }

@@ -81,6 +81,13 @@ impl Committed {
         Ok(Committed { file, id })
     }
 
+    /// Whether the file is there with contents that check out, or with none: then nothing was committed yet.
+    pub(crate) fn can_be_read(disk: &dyn Disk, dir: &Path) -> Result<bool, StorageError> {
+        let path = dir.join(COMMITTED_FILE);
+        let bytes = read_file(disk, &path).map_err(|error| StorageError::io("reading", &path, error))?;
+        Ok(bytes.is_some_and(|bytes| bytes.is_empty() || frame::decode(FrameKind::Committed, &bytes).is_ok()))
+    }
+
     const CONTENTS: usize = 17;
     const BLOCK: usize = frame::FRAME_HEADER + Committed::CONTENTS;
 

@@ -265,3 +265,32 @@ fn verify_reports_what_is_sound_and_what_is_not() {
     assert!(report.to_string().contains(segment.to_str().unwrap()));
     assert!(open(root.path()).unwrap_err().is_damage());
 }
+
+#[test]
+fn verify_tells_what_is_missing_to_no_harm_from_what_is_not_there_at_all() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    for (what, words) in [("nothing", "nothing is there"), ("empty", "the directory is empty")] {
+        let error = crate::verify::verify(&data).unwrap_err();
+        assert!(
+            matches!(error, StorageError::NoDataDirectory { .. }) && error.to_string().contains(words),
+            "{what}: {error}"
+        );
+        fs::create_dir_all(&data).unwrap();
+    }
+    fs::write(data.join("thesis.tex"), "draft").unwrap();
+    let error = crate::verify::verify(&data).unwrap_err();
+    assert!(error.to_string().contains("holds files (thesis.tex, ...)"), "{error}");
+    fs::remove_file(data.join("thesis.tex")).unwrap();
+
+    work(&open(&data).unwrap(), 0..10);
+    let conf = crate::fault::rot::generation(&data).unwrap().join("conf");
+    for file in [&conf, &data.join("log/committed")] {
+        fs::remove_file(file).unwrap();
+        let report = crate::verify::verify(&data).unwrap();
+        assert!(report.is_sound() && report.to_string().contains(file.to_str().unwrap()), "{report}");
+        assert!(!file.exists(), "verify has changed something");
+        assert_eq!(open(&data).unwrap().state.applied(), Some(id(9)));
+        assert_eq!(crate::verify::verify(&data).unwrap().notes, [""; 0]);
+    }
+}

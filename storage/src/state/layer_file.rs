@@ -40,7 +40,7 @@ pub(super) struct StoredLayer {
 pub(super) const PREFIX: &str = "layer-";
 
 /// Where the layer of generation `number` is kept.
-fn path(root: &Path, number: u64) -> PathBuf {
+pub(super) fn path(root: &Path, number: u64) -> PathBuf {
     root.join(format!("{PREFIX}{number:010}"))
 }
 

@@ -239,7 +239,12 @@ fn read_back(disk: &dyn Disk, root: &Path, generation: &Generation) -> Result<(B
     let unreadable = |error: ArchiveError| StorageError::damaged(path, 0, error.0);
     bundle_rows(generation).map_err(unreadable)?;
     let (mut base, mut overlay) = load(generation).map_err(unreadable)?;
-    if let Some(StoredLayer { layer, follows, applied, membership }) = layer_file::load(disk, root, generation.number)?
+    let stored = layer_file::load(disk, root, generation.number)?;
+    if stored.is_none() && overlay.applied != overlay.installed {
+        let what = "the file is missing, and with it what would show that no rows are";
+        return Err(StorageError::damaged(&layer_file::path(root, generation.number), 0, what));
+    }
+    if let Some(StoredLayer { layer, follows, applied, membership }) = stored
         && Some(applied) != overlay.applied
     {
         if overlay.applied != follows {
@@ -341,5 +346,5 @@ pub(super) fn check(disk: &dyn Disk, root: &Path, generation: &Generation) -> Re
     while let Some(step) = cursor.step(&generation.tree).map_err(damaged)? {
         rows += step.len() as u64;
     }
-    Ok(StateSummary { applied: overlay.applied, installed: overlay.installed, rows })
+    Ok(StateSummary { applied: overlay.applied, installed: overlay.installed, rows, lacks: None })
 }
