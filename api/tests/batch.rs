@@ -4,7 +4,7 @@
 mod support;
 
 use holdfast_api::{RowResult, StoreError};
-use holdfast_client::wire::{Batch, BatchedResult, Outcomes};
+use holdfast_client::wire::{Batch, BatchedResult, Outcome, Outcomes};
 use holdfast_client::{Client, ClientError, Problem, ReadMode, Write};
 use holdfast_machine::{Commit, Committed, Epoch, Fence, NodeName, Payload, Reject, RowStatus};
 use support::{Served, claim, id, serve, signal, staged, started};
@@ -133,4 +133,62 @@ async fn a_batch_that_is_too_long_or_guarded_as_a_whole_is_refused_whole() {
     let empty = post(0, None).await;
     assert_eq!(empty.status(), 200);
     assert!(empty.json::<Outcomes<()>>().await.unwrap().outcomes.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_be_read_is_answered_by_itself_beside_the_others() {
+    let served = serve().await;
+    served.stage("w", [1, 2]).await;
+    let post = async |path: &str, body: String| {
+        let request = reqwest::Client::builder().no_proxy().build().unwrap().post(format!("{}{path}", served.url));
+        request.header("content-type", "application/json").body(body).send().await.unwrap()
+    };
+    let done = r#"{"key": "w:1", "result": {"json": {"amount": 1.50}}}"#;
+    let unreadable = [
+        r#"{"key": ""}"#,
+        r#"{"key": "w:2", "token": "none"}"#,
+        r#"{"key": "w:2", "outcome": null}"#,
+        r#"["w:2"]"#,
+        "7",
+        "{}",
+    ];
+    let calls = [&unreadable[..3], &[done], &unreadable[3..]].concat();
+    let answer = post("/v1/batch/complete", format!(r#"{{"calls": [{}]}}"#, calls.join(", "))).await;
+    assert_eq!(answer.status(), 200);
+    let outcomes = answer.json::<Outcomes<serde_json::Value>>().await.unwrap().outcomes;
+    assert_eq!(outcomes.len(), calls.len());
+    for (number, outcome) in outcomes.into_iter().enumerate() {
+        match outcome {
+            Outcome::Answer { value, .. } => assert_eq!((number, value["seq"].as_u64()), (3, Some(6))),
+            Outcome::Problem(problem) => {
+                assert_eq!((problem.status, problem.code.as_str()), (400, "invalid_argument"), "{number}");
+                assert!(problem.detail.starts_with(&format!("calls[{number}]: ")), "{}", problem.detail);
+                assert!(number != 3, "{}", problem.detail);
+            }
+        }
+    }
+    let row = served.client.row(&"w:2".parse().unwrap(), ReadMode::Linearizable).await.unwrap().value;
+    assert_eq!(row.row.status, RowStatus::Pending, "nothing was done to it");
+    let history = served.client.history(&id("w"), 6, 1, ReadMode::Linearizable).await.unwrap().value;
+    assert_eq!(&history[0].payload.data[..], br#"{"amount": 1.50}"#, "payloads are kept to the letter");
+
+    // One commit of two, and what is no batch at all.
+    let start = r#"{"workflow": "v", "commit": {"expected_seq": 0, "events": [{"kind": "WorkflowStarted", "start": {"workflow_type": "order"}}]}}"#;
+    let answer = post("/v1/batch/commit", format!(r#"{{"calls": [{{"workflow": ""}}, {start}]}}"#)).await;
+    let outcomes = answer.json::<Outcomes<Committed>>().await.unwrap().outcomes;
+    assert!(
+        matches!(&outcomes[0], Outcome::Problem(problem) if problem.detail.starts_with("calls[0]: ")),
+        "{outcomes:?}"
+    );
+    assert!(matches!(&outcomes[1], Outcome::Answer { value, .. } if value.head == 1), "{outcomes:?}");
+    let last = served.last();
+    for no_batch in ["", "[]", "[[]]", r#"{"calls": {}}"#, r#"{"calls": [}"#, r#"{"calls": [], "more": 1}"#] {
+        let refused = post("/v1/batch/commit", no_batch.to_owned()).await;
+        assert_eq!(refused.json::<Problem>().await.unwrap().code, "invalid_argument", "{no_batch}");
+    }
+    // Too many to be kept in memory as problems.
+    let many = format!(r#"{{"calls": [{}1]}}"#, "1,".repeat(1_000_000));
+    let refused = post("/v1/batch/commit", many).await.json::<Problem>().await.unwrap().reject();
+    assert!(matches!(refused, Some(Reject::LimitExceeded { actual: 1_000_001, .. })), "{refused:?}");
+    assert_eq!(served.last(), last, "nothing was written");
 }

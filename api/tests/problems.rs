@@ -86,6 +86,8 @@ async fn a_body_that_makes_no_sense_gets_a_problem() {
         (append, "", 400, "invalid_argument"),
         (append, "{", 400, "invalid_argument"),
         (append, "[]", 400, "invalid_argument"),
+        // The members of the body, in their order.
+        (append, r#" [0,[{"kind":"WorkflowStarted","start":{"workflow_type":"order"}}]]"#, 400, "invalid_argument"),
         (append, "\u{fffd}", 400, "invalid_argument"),
         (append, r#"{"expected_seq":0}"#, 400, "invalid_argument"),
         (append, r#"{"expected_seq":-1,"events":[]}"#, 400, "invalid_argument"),

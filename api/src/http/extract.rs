@@ -143,19 +143,29 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let encoding = encoding(request.headers()).ok_or_else(|| {
-            let detail = "the body must be JSON, with the header Content-Type: application/json";
-            ApiError::new(Refusal::UnsupportedMediaType, detail)
-        })?;
+        let encoding = encoding(request.headers())?;
         let bytes = read(request, state).await?;
-        encoding.read(&bytes).map(Self).map_err(|error| ApiError::invalid(format!("body: {error}")))
+        read_as(encoding, &bytes).map(Self).map_err(|error| ApiError::invalid(format!("body: {error}")))
     }
 }
 
 /// The encoding that a body is declared to have. A browser sends neither of them to another site without asking it
 /// first, so a page elsewhere cannot write here.
-fn encoding(headers: &HeaderMap) -> Option<Encoding> {
-    Encoding::of(content_type(headers))
+pub(crate) fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
+    Encoding::of(content_type(headers)).ok_or_else(|| {
+        let [json, postcard] = [Encoding::Json, Encoding::Postcard].map(Encoding::content_type);
+        let detail = format!("the body must be JSON, with the header Content-Type: {json}, or of the type {postcard}");
+        ApiError::new(Refusal::UnsupportedMediaType, detail)
+    })
+}
+
+/// The value that a body, or a part of it, is. In JSON that is an object always; serde would take an array too, for the
+/// members in their order, and a member that is added later would change what it means.
+pub(crate) fn read_as<T: DeserializeOwned>(encoding: Encoding, bytes: &[u8]) -> Result<T, String> {
+    if encoding == Encoding::Json && bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err("an array stands where an object has to be".to_owned());
+    }
+    encoding.read(bytes)
 }
 
 /// What a body is declared to be; empty if nothing is said.
