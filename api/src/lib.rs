@@ -33,6 +33,7 @@ mod metrics;
 mod namespaces;
 mod outbox;
 mod read;
+mod readiness;
 mod rows;
 mod sessions;
 mod store;

@@ -22,8 +22,6 @@ const PAGE_BYTES: usize = 8 * 1024 * 1024;
 /// those among large payloads, take fewer.
 const EVENTS_PER_LOOK: usize = 64;
 const LARGE_EVENTS_PER_LOOK: usize = 4;
-/// A node that is further behind than this, in log entries, is not ready.
-const READY_LAG_MAX: u64 = 1_000;
 
 impl Store {
     /// A workflow's projection, its shard, and the shard's owner.
@@ -159,37 +157,6 @@ impl Store {
         let status = self.shared.raft.status();
         let own = status.members.iter().find(|member| member.id == status.node);
         disk_space(own.and_then(|own| own.room).unwrap_or_default())
-    }
-
-    /// Why the node should not be sent traffic yet; none if it may: its boot is applied, it knows a leader, it is
-    /// connected to a majority, and it is not far behind.
-    pub fn unreadiness(&self) -> Option<String> {
-        if let Some(reason) = self.fatal() {
-            return Some(reason);
-        }
-        let status = self.shared.raft.status();
-        if let Some(reason) = outside(&status) {
-            return Some(reason);
-        }
-        if status.leader.is_none() {
-            return Some("this node knows no leader".to_owned());
-        }
-        // A leader that is alone goes on taking itself for the leader.
-        let voters: Vec<bool> = status.members.iter().filter(|m| m.voter).map(|m| m.linked).collect();
-        let linked = voters.iter().filter(|linked| **linked).count();
-        if linked * 2 <= voters.len() {
-            return Some(format!("this node is connected to {linked} of {} voters, itself counted", voters.len()));
-        }
-        let (committed, applied) = (status.committed.unwrap_or(0), status.applied.unwrap_or(0));
-        if committed.saturating_sub(applied) > READY_LAG_MAX {
-            return Some(format!("this node has applied {applied} of {committed} log entries"));
-        }
-        let boot = &self.shared.options.boot;
-        let booted = self
-            .shared
-            .raft
-            .view(|machine, _| machine.member(self.node()).is_some_and(|member| member.boot.as_ref() == Some(boot)));
-        (!booted).then(|| "the start of this node is not committed yet".to_owned())
     }
 
     /// Why the node cannot go on, if so.

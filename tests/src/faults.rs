@@ -98,6 +98,9 @@ impl Cluster {
         })
         .await?;
         self.ready(&self.nodes[node]).await?;
+        let under_way = self.view(node).await?.replacements;
+        let is_own = under_way.iter().any(|one| one.name == self.nodes[node].name);
+        ensure!(!is_own, "it takes traffic before it has the vote: {under_way:?}");
         let (old, new) = (&said["replacement"]["old_id"], &said["replacement"]["new_id"]);
         ensure!(new.as_u64() > old.as_u64(), "{said}");
         let members = self.view(asked).await?.members;
