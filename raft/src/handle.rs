@@ -203,9 +203,10 @@ impl Handle {
 
     /// This node's picture of itself and of the cluster.
     pub fn status(&self) -> Status {
+        let standing = self.0.standing.borrow().clone();
         match self.seated() {
-            None => outside(self.0.standing.borrow().clone(), &self.0.configured, &self.0.progress, self.storage()),
-            Some(seat) => status(&seat.core, &seat.links, &self.0.progress, seat.keeper.replacements(), self.storage()),
+            None => outside(standing, &self.0.configured, &self.0.progress, self.storage()),
+            Some(seat) => status(&seat.keeper, standing, &self.0.progress, self.storage()),
         }
     }
 

@@ -19,8 +19,9 @@ use tokio_util::task::TaskTracker;
 use crate::detector::{Change, Detector, Observation, Verdict};
 use crate::feed::Feed;
 use crate::options::Detection;
+use crate::status::Standing;
 use crate::transport::link::{self, AddressBook, Link, LinkState};
-use crate::transport::registry::Registry;
+use crate::transport::registry::{Refusal, Registry};
 use crate::types::{Core, Metrics};
 
 /// The link of each peer; cheap to clone. Peers come and go with the membership.
@@ -91,6 +92,7 @@ pub(crate) struct Lookout {
     detector: Arc<Mutex<Detector>>,
     verdicts: Arc<watch::Sender<Verdicts>>,
     led: Arc<Mutex<Option<Led>>>,
+    standing: Arc<watch::Sender<Standing>>,
     tasks: TaskTracker,
 }
 
@@ -111,6 +113,7 @@ struct Watcher {
     detector: Arc<Mutex<Detector>>,
     verdicts: Arc<watch::Sender<Verdicts>>,
     led: Arc<Mutex<Option<Led>>>,
+    standing: Arc<watch::Sender<Standing>>,
     feed: Feed,
     /// Since when this node leads, if it does.
     leading: Option<(u64, Instant)>,
@@ -118,7 +121,13 @@ struct Watcher {
 
 impl Lookout {
     /// Watches nobody yet.
-    pub fn new(detection: &Detection, core: &Core, feed: &Feed, tasks: &TaskTracker) -> Self {
+    pub fn new(
+        detection: &Detection,
+        core: &Core,
+        feed: &Feed,
+        standing: &Arc<watch::Sender<Standing>>,
+        tasks: &TaskTracker,
+    ) -> Self {
         Self {
             core: core.clone(),
             feed: feed.clone(),
@@ -127,6 +136,7 @@ impl Lookout {
             detector: Arc::new(Mutex::new(Detector::new(detection.confirmations))),
             verdicts: Arc::new(watch::Sender::new(Verdicts::new())),
             led: Arc::default(),
+            standing: standing.clone(),
             tasks: tasks.clone(),
         }
     }
@@ -142,6 +152,7 @@ impl Lookout {
             detector: self.detector.clone(),
             verdicts: self.verdicts.clone(),
             led: self.led.clone(),
+            standing: self.standing.clone(),
             feed: self.feed.clone(),
             leading: None,
         };
@@ -187,6 +198,7 @@ impl Watcher {
                 },
             };
             let now = state.borrow_and_update().clone();
+            self.note_replaced(&now);
             if by_change && now.is_connected() == was_connected {
                 // Another reason for the same state is no second observation.
                 continue;
@@ -204,6 +216,22 @@ impl Watcher {
                 led.reached = true;
             }
         }
+    }
+
+    /// Takes the peer's word that this node's place was given to another data directory. It never comes back.
+    fn note_replaced(&self, state: &LinkState) {
+        let LinkState::Closed { refusal: Some(Refusal::Replaced { node, by: new, .. }), .. } = state else { return };
+        if *node != self.core.metrics().borrow_watched().id {
+            return;
+        }
+        self.standing.send_if_modified(|standing| {
+            let is_news = *standing == Standing::Member;
+            if is_news {
+                *standing = Standing::Replaced { node: *node, new: *new, by: self.name.clone() };
+                tracing::error!("{standing}");
+            }
+            is_news
+        });
     }
 
     fn look(&mut self, state: &LinkState) -> Option<Observation> {

@@ -242,6 +242,8 @@ impl Ground {
             budget: Budget::new(self.options.batching.requests_waiting_max, self.options.batching.bytes_waiting_max),
             limit: self.limit(),
         };
+        // From now on peers may say otherwise.
+        self.standing.send_replace(Standing::Member);
         let keeper = self.attend((&core, &desk), &ways, replica, listener);
         if place.founds {
             self.spawn(membership::form(core.clone(), self.configured.clone(), ways.node));
@@ -249,7 +251,6 @@ impl Ground {
         let (transfers, limits) = (self.transfers.clone(), self.options.compaction.clone());
         self.spawn(compaction::shorten_log(core.clone(), self.storage.clone(), transfers, limits));
         self.spawn(sync_now_and_then(replica.clone(), self.progress.clone()));
-        self.standing.send_replace(Standing::Member);
         Ok(Seat { core, proposer, desk, links: ways.links, keeper })
     }
 
@@ -263,7 +264,7 @@ impl Ground {
     ) -> Keeper {
         let Ways { node, registry, addresses, links } = ways;
         let (core, node) = (core.clone(), *node);
-        let lookout = Lookout::new(&self.options.detection, &core, &self.feed, &self.tasks);
+        let lookout = Lookout::new(&self.options.detection, &core, &self.feed, &self.standing, &self.tasks);
         let successor = Successor { core: core.clone(), node, links: links.clone(), lookout: lookout.clone() };
         self.spawn(successor.run());
         let roster = Roster {

@@ -8,12 +8,12 @@ use holdfast_machine::{Liveness, NodeName};
 use holdfast_storage::{LogStats, RoomLevel, Storage};
 use openraft::async_runtime::WatchReceiver;
 
+use crate::membership::Keeper;
 use crate::options::MemberConfig;
 use crate::peers::Links;
 use crate::progress::Progress;
 use crate::replacement::Replacement;
 use crate::transport::link::LinkState;
-use crate::types::Core;
 
 /// Whether a node takes part in its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,15 @@ pub enum Standing {
         /// Who says so.
         by: NodeName,
     },
+    /// Its place was given to another data directory while this one was away.
+    Replaced {
+        /// The Raft id that it had.
+        node: u64,
+        /// Who has its place.
+        new: u64,
+        /// Who says so.
+        by: NodeName,
+    },
 }
 
 impl fmt::Display for Standing {
@@ -57,6 +66,13 @@ impl fmt::Display for Standing {
                 f,
                 "this node is no member: {by} has a cluster without a member of its name. Check `node_name` and `members`"
             ),
+            Self::Replaced { node, new, by } => write!(
+                f,
+                "this node has an old data directory: {by} says that node {node} was replaced, and that member {new} has its \
+                 name now. The directory is of no use any more: stop this node and move it aside. If the one of member {new} \
+                 is lost as well, start the node empty and run `holdfast member replace` with its name, against any of the \
+                 others"
+            ),
         }
     }
 }
@@ -64,7 +80,7 @@ impl fmt::Display for Standing {
 /// A node's picture of itself and of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Whether it takes part. If it does not, the rest says next to nothing.
+    /// Whether it takes part. If it does not, the rest says next to nothing, or is long past.
     pub standing: Standing,
     /// This node's id; 0 as long as it has none.
     pub node: u64,
@@ -169,19 +185,16 @@ pub(crate) fn outside(
 }
 
 /// Puts the picture together.
-pub(crate) fn status(
-    core: &Core,
-    links: &Links,
-    progress: &Progress,
-    replacements: Vec<Replacement>,
-    storage: &Storage,
-) -> Status {
+pub(crate) fn status(keeper: &Keeper, standing: Standing, progress: &Progress, storage: &Storage) -> Status {
+    let replacements = keeper.replacements();
+    let Keeper { core, links, registry, .. } = keeper;
     let metrics = core.metrics();
     let metrics = metrics.borrow_watched();
     let membership = &metrics.membership_config;
     let voters: Vec<u64> = membership.voter_ids().collect();
     let members = membership.nodes().map(|(id, node)| {
         let problem = link_problem(links, *id, metrics.id);
+        let old_disk = problem.as_ref().and_then(|_| registry.old_disk(&node.name, *id));
         let matched = metrics.replication.as_ref().and_then(|all| all.get(id)?.as_ref());
         MemberStatus {
             id: *id,
@@ -191,7 +204,7 @@ pub(crate) fn status(
             liveness: node.liveness,
             voter: voters.contains(id),
             linked: problem.is_none(),
-            link_problem: problem.map(|reason| reason.to_string()),
+            link_problem: old_disk.or_else(|| problem.map(|reason| reason.to_string())),
             unlinked_for: links.get(*id).and_then(|link| unlinked_for(&link.state().borrow())),
             matched: matched.map(|id| id.index),
             room: if *id == metrics.id {
@@ -202,7 +215,7 @@ pub(crate) fn status(
         }
     });
     Status {
-        standing: Standing::Member,
+        standing,
         replacements,
         node: metrics.id,
         leader: metrics.current_leader,

@@ -302,8 +302,30 @@ async fn an_old_disk_is_refused_once_its_node_was_replaced() {
         old.status().members.iter().any(|member| problem(member).contains(&expected))
     })
     .await;
-    // It makes no majority with anybody.
     let other = 6 - leader - wiped;
+    eventually("it knows what it is", || match old.status().standing {
+        Standing::Replaced { node, new, by } => {
+            assert_eq!((node, new), (wiped, 4));
+            assert!(by == name(&cluster, leader) || by == name(&cluster, other), "{by} says so");
+            true
+        }
+        standing => {
+            assert_eq!(standing, Standing::Member);
+            false
+        }
+    })
+    .await;
+    let said = old.status().standing.to_string();
+    assert!(said.contains(&format!("node {wiped} was replaced")) && said.contains("move it aside"), "{said}");
+    for place in [leader, other] {
+        eventually("the others say that an old data directory is there", || {
+            let status = cluster.node(place).status();
+            let new = status.members.iter().find(|member| member.id == 4).unwrap();
+            new.link_problem.as_ref().is_some_and(|problem| problem.contains("runs on an old data directory"))
+        })
+        .await;
+    }
+    // It makes no majority with anybody.
     cluster.kill(other).await;
     let answer = cluster.node(leader).propose(tick()).await;
     assert!(answer.is_err(), "{answer:?}");
@@ -312,8 +334,9 @@ async fn an_old_disk_is_refused_once_its_node_was_replaced() {
     cluster.kill(wiped).await;
     lose_data(&cluster, wiped);
     std::fs::rename(aside.path().join("new"), cluster.data_dir(wiped)).unwrap();
-    cluster.start_node(wiped).await;
+    let new = cluster.start_node(wiped).await;
     cluster.all_up().await;
+    assert_eq!(new.status().standing, Standing::Member);
     same_state(&cluster).await;
     cluster.shutdown().await;
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_machine::NodeName;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -159,6 +159,13 @@ pub(crate) struct Guest {
 
 /// Who may talk to this node; cheap to clone.
 #[derive(Debug, Clone)]
+/// A data directory that was replaced, and is there again.
+#[derive(Debug, Clone, Copy)]
+struct OldDisk {
+    node: u64,
+    at: Instant,
+}
+
 pub(crate) struct Registry {
     pub cluster: Arc<str>,
     pub name: NodeName,
@@ -170,6 +177,7 @@ pub(crate) struct Registry {
     guests: Arc<watch::Sender<BTreeMap<NodeName, Guest>>>,
 }
 
+    old_disks: Arc<Mutex<BTreeMap<NodeName, OldDisk>>>,
 impl Registry {
     /// Starts with the configured members, none of them seen.
     pub fn new<'a>(
@@ -191,6 +199,7 @@ impl Registry {
             guests: Arc::new(watch::Sender::default()),
         }
     }
+            old_disks: Arc::default(),
 
     /// The same for a node whose data directory was made with something in it.
     pub fn with_base(self, base: Option<u128>) -> Self {
@@ -252,7 +261,10 @@ impl Registry {
                 members.by_id.insert(node, Known { name, incarnation: Some(found), committed: false });
                 Ok(())
             }
-            Some(by) if node < by => Err(Refusal::Replaced { node, name, by }),
+            Some(by) if node < by => {
+                self.old_disks.lock().insert(name.clone(), OldDisk { node, at: Instant::now() });
+                Err(Refusal::Replaced { node, name, by })
+            }
             _ => Err(Refusal::UnknownNode { node, name }),
         }
     }
@@ -295,6 +307,19 @@ impl Registry {
 
     /// Follows who begins to wait.
     pub fn guests(&self) -> watch::Receiver<BTreeMap<NodeName, Guest>> {
+    /// What there is to say of a member that is not reached, if its node runs on the data directory that it had before it
+    /// was replaced, and goes on asking to be let in.
+    pub fn old_disk(&self, name: &NodeName, by: u64) -> Option<String> {
+        let old = self.old_disks.lock().get(name).copied()?;
+        (old.at.elapsed() <= GUEST_LIMIT && old.node < by).then(|| {
+            format!(
+                "{name} runs on an old data directory: that of node {}, which was replaced by member {by}. Stop it, and put \
+                 back the one of member {by}; if that is lost, start {name} empty and run `holdfast member replace {name}`",
+                old.node
+            )
+        })
+    }
+
         self.guests.subscribe()
     }
 

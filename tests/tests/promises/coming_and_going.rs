@@ -261,8 +261,24 @@ async fn a_node_with_damaged_data_is_rebuilt_from_its_peers_under_load() -> Resu
     let said = node.log_text().len();
     node.start()?;
     wait_until("it hears that it was replaced", LONG, async || {
-        let log = node.log_text().split_off(said);
-        ensure!(log.contains("was replaced"), "no word of it yet");
+        let ready = cluster.http().get(format!("{}/readyz", node.url)).send().await?;
+        ensure!(ready.status() == 503, "a node that was replaced takes traffic");
+        let ready = ready.text().await?;
+        let outside = cluster.view(damaged).await?.outside.context("it takes itself for a member")?;
+        for said in [&ready, &outside] {
+            ensure!(said.contains("was replaced") && said.contains("move it aside"), "no word of it yet: {said}");
+        }
+        Ok(())
+    })
+    .await?;
+    let errors =
+        node.log_text().split_off(said).lines().filter(|line| line.contains("has an old data directory")).count();
+    ensure!(errors == 1, "it says so {errors} times");
+    wait_until("the others say what is there", LONG, async || {
+        let members = cluster.view((damaged + 1) % 3).await?.members;
+        let member = members.iter().find(|member| member.member.name == node.name).context("it is a member")?;
+        let problem = member.link_problem.clone().context("no problem")?;
+        ensure!(problem.contains("runs on an old data directory"), "{problem}");
         Ok(())
     })
     .await?;
