@@ -153,17 +153,24 @@ impl Client {
         let options = &self.shared.options;
         let deadline = Instant::now() + options.deadline + call.wait;
         let first = self.shared.preferred();
-        let mut attempt = 0;
+        let (mut attempt, mut before) = (0, None);
         loop {
             let (node, url) = self.shared.node(first, attempt);
-            let time = (options.attempt_timeout + call.wait).min(deadline.saturating_duration_since(Instant::now()));
+            let (whole, left) =
+                (options.attempt_timeout + call.wait, deadline.saturating_duration_since(Instant::now()));
+            let time = whole.min(left);
             let failure = match timeout(time, self.attempt(url, &call)).await {
                 Ok(Ok(answer)) => {
                     self.shared.prefer(node);
                     return Ok(answer);
                 }
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::again(ClientError::Unreachable(format!("{url} did not answer in time")), true),
+                Err(_) => {
+                    *may_have_happened = true;
+                    let late = || ClientError::Unreachable(format!("{url} did not answer in time"));
+                    // What was said before tells more than that nothing was said in the little time that was left.
+                    Failure::again(before.filter(|_| left < whole).unwrap_or_else(late), true)
+                }
             };
             *may_have_happened |= failure.may_have_happened;
             let pause = self.pause(attempt, failure.retry_after);
@@ -172,7 +179,7 @@ impl Client {
             }
             tracing::debug!(%url, error = %failure.error, ?pause, "asking the next node");
             sleep(pause).await;
-            attempt += 1;
+            (attempt, before) = (attempt + 1, Some(failure.error));
         }
     }
 
@@ -290,7 +297,7 @@ pub(crate) mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::{ReadMode, Write};
+    use crate::{ClientOptions, ReadMode, Write};
 
     #[test]
     fn pauses_grow_to_their_maximum() {
@@ -346,6 +353,19 @@ pub(crate) mod tests {
         let client = Client::new([node_that_refuses_later(507, "storage_full")]).unwrap();
         let read = client.workflow(&"order-1".parse().unwrap(), ReadMode::Stale).await;
         assert_eq!(read.unwrap_err().code(), "storage_full", "a read has no effect that could be unknown");
+    }
+
+    #[tokio::test]
+    async fn a_last_attempt_that_was_cut_short_hides_nothing_that_was_said_before() {
+        // Its connections are never taken, and never refused.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = format!("http://{}", silent.local_addr().unwrap());
+        let nodes = [node(vec![answer(503, &problem(503, "no_quorum"))]), silent];
+        let (deadline, attempt_timeout) = (Duration::from_secs(2), Duration::from_secs(60));
+        let options = ClientOptions { deadline, attempt_timeout, ..ClientOptions::default() };
+        let client = Client::with_options(nodes, options).unwrap();
+        let read = client.workflow(&"order-1".parse().unwrap(), ReadMode::Stale).await;
+        assert_eq!(read.unwrap_err().code(), "no_quorum");
     }
 
     #[test]
