@@ -210,6 +210,9 @@ impl fmt::Display for Report {
                 "cluster {}, node {}, Raft id {node}, disk {}",
                 identity.cluster, identity.name, identity.incarnation
             )?;
+            if let Some(base) = identity.base {
+                writeln!(f, "restored: begins with {base:032x}")?;
+            }
         }
         if let Some(log) = &self.log {
             let (purged, last) = (show(log.purged), show(log.last));

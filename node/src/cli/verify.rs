@@ -42,6 +42,7 @@ fn as_json(report: &Report) -> Value {
             "cluster": identity.cluster,
             "node": identity.node,
             "incarnation": identity.incarnation.to_string(),
+            "base": identity.base.map(|base| format!("{base:032x}")),
         })),
         "log": report.log.as_ref().map(|log| json!({
             "purged": log.purged.map(id),

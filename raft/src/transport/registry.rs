@@ -88,8 +88,10 @@ pub enum Refusal {
     },
     /// The cluster was restored from a backup, and the node was not, or from another one.
     #[error(
-        "node {node} ({name}) began with another state ({found}) than the cluster, which was restored as {known}; \
-         restore it from the same backup with the same members"
+        "node {node} ({name}) began with {found}, and the node that refuses it with {known}: they were not restored from the \
+         same backup with the same members. Which of them is wrong, the others tell: restore again, as those, whoever the \
+         majority refuses. What a node began with is printed by `holdfast restore`, and by `holdfast verify` once it is \
+         stopped"
     )]
     OtherBase {
         /// The member.
@@ -157,8 +159,6 @@ pub(crate) struct Guest {
     at: Instant,
 }
 
-/// Who may talk to this node; cheap to clone.
-#[derive(Debug, Clone)]
 /// A data directory that was replaced, and is there again.
 #[derive(Debug, Clone, Copy)]
 struct OldDisk {
@@ -166,6 +166,8 @@ struct OldDisk {
     at: Instant,
 }
 
+/// Who may talk to this node; cheap to clone.
+#[derive(Debug, Clone)]
 pub(crate) struct Registry {
     pub cluster: Arc<str>,
     pub name: NodeName,
@@ -175,9 +177,9 @@ pub(crate) struct Registry {
     pub base: Option<u128>,
     members: Arc<RwLock<Members>>,
     guests: Arc<watch::Sender<BTreeMap<NodeName, Guest>>>,
+    old_disks: Arc<Mutex<BTreeMap<NodeName, OldDisk>>>,
 }
 
-    old_disks: Arc<Mutex<BTreeMap<NodeName, OldDisk>>>,
 impl Registry {
     /// Starts with the configured members, none of them seen.
     pub fn new<'a>(
@@ -197,9 +199,9 @@ impl Registry {
             base: None,
             members: Arc::new(RwLock::new(members)),
             guests: Arc::new(watch::Sender::default()),
+            old_disks: Arc::default(),
         }
     }
-            old_disks: Arc::default(),
 
     /// The same for a node whose data directory was made with something in it.
     pub fn with_base(self, base: Option<u128>) -> Self {
@@ -305,8 +307,6 @@ impl Registry {
         guests.get(name).filter(|guest| guest.at.elapsed() <= GUEST_LIMIT).map(|guest| guest.incarnation)
     }
 
-    /// Follows who begins to wait.
-    pub fn guests(&self) -> watch::Receiver<BTreeMap<NodeName, Guest>> {
     /// What there is to say of a member that is not reached, if its node runs on the data directory that it had before it
     /// was replaced, and goes on asking to be let in.
     pub fn old_disk(&self, name: &NodeName, by: u64) -> Option<String> {
@@ -320,6 +320,8 @@ impl Registry {
         })
     }
 
+    /// Follows who begins to wait.
+    pub fn guests(&self) -> watch::Receiver<BTreeMap<NodeName, Guest>> {
         self.guests.subscribe()
     }
 
