@@ -28,6 +28,13 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Why this node takes no part in the cluster, if so.
+    pub(crate) fn outside(&self) -> Option<String> {
+        outside(&self.shared.raft.status())
+    }
+}
+
 /// The replacements that a node knows of.
 pub(crate) fn replacements(status: &Status) -> Vec<Replacement> {
     status.replacements.iter().map(|replacement| shown(replacement.clone(), status)).collect()

@@ -7,6 +7,7 @@ mod config;
 mod explain;
 mod healthcheck;
 mod member;
+mod nodes;
 mod restore;
 mod serve;
 mod status;

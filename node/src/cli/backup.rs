@@ -24,7 +24,7 @@ pub struct BackupArgs {
     #[command(subcommand)]
     command: Option<BackupCommand>,
     /// A node's base URL; may be repeated. Of those that answer, one that does not lead is asked
-    #[arg(long, default_value = DEFAULT_URL)]
+    #[arg(long, default_value = DEFAULT_URL, value_delimiter = ',')]
     url: Vec<String>,
     /// The file to make, or a directory for it
     #[arg(long, required = true, value_name = "FILE")]

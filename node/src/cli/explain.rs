@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use holdfast_client::{Answer, Client, ClientError, ClientOptions, Explanation};
+use holdfast_client::{Answer, ClientError, Explanation};
 use holdfast_machine::{ActivityType, Census, DispatchKey, Outlook, ShardId, WorkflowId};
 use serde::Serialize;
 
-use super::{DEFAULT_URL, block_on};
+use super::block_on;
+use super::nodes::Nodes;
 
 /// A node without a majority takes a moment to be sure of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,9 +23,8 @@ const WORKERS_SHOWN: usize = 10;
 pub struct ExplainArgs {
     #[command(subcommand)]
     subject: Subject,
-    /// The node's base URL
-    #[arg(long, default_value = DEFAULT_URL, global = true)]
-    url: String,
+    #[command(flatten)]
+    nodes: Nodes,
     /// One JSON object, as the node answers it
     #[arg(long, global = true)]
     json: bool,
@@ -73,8 +73,7 @@ pub fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 async fn ask(args: &ExplainArgs) -> anyhow::Result<Told> {
-    let options = ClientOptions { deadline: PATIENCE, attempt_timeout: PATIENCE, ..ClientOptions::default() };
-    let client = Client::with_options([&args.url], options)?;
+    let client = args.nodes.client(PATIENCE)?;
     match &args.subject {
         Subject::Row { key } => told(args, "row", client.explain_row(key).await),
         Subject::Workflow { id } => told(args, "workflow", client.explain_workflow(id).await),
@@ -87,7 +86,7 @@ fn told<R: Serialize>(
     kind: &str,
     answer: Result<Answer<Explanation<R>>, ClientError>,
 ) -> anyhow::Result<Told> {
-    let explanation = answer.with_context(|| format!("no explanation from {}", args.url))?.value;
+    let explanation = answer.with_context(|| format!("no explanation from {}", args.nodes))?.value;
     let text = if args.json {
         format!("{}\n", serde_json::to_string_pretty(&explanation)?)
     } else {

@@ -1,21 +1,26 @@
 //! `holdfast member`: a member that has lost its data gets it back from its peers.
 
+mod follow;
+
 use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use holdfast_client::{Client, ClientError, ClientOptions, ClusterView, Replacement, ReplacementStage};
+use holdfast_client::{ClientError, Replacement};
 use holdfast_machine::NodeName;
 use serde::Serialize;
 
-use super::{DEFAULT_URL, block_on};
+use super::block_on;
+use super::nodes::Nodes;
+use follow::follow;
 
 /// A node without a majority takes a moment to be sure of it.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at how far a replacement is.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// What to do where nodes answer, and none of them can decide.
+const NO_MAJORITY: &str = "a leader with a majority of the members has to decide on it. Start the other members that have \
+                           their data, or ask a node that reaches them, with `--url`";
 
 /// What is done with a member, and whom to ask.
 #[derive(Debug, Args)]
@@ -36,9 +41,9 @@ enum Action {
 struct ReplaceArgs {
     /// The member's name
     name: NodeName,
-    /// The base URL of any other node
-    #[arg(long, default_value = DEFAULT_URL)]
-    url: String,
+    /// Any of the other nodes; where the one that was asked dies, the next one tells how far it is
+    #[command(flatten)]
+    nodes: Nodes,
     /// Says what would happen, or why it would be refused, and changes nothing
     #[arg(long)]
     dry_run: bool,
@@ -106,14 +111,17 @@ pub fn run(args: &MemberArgs) -> ExitCode {
 }
 
 async fn replace(args: &ReplaceArgs) -> anyhow::Result<Told> {
-    let options = ClientOptions { deadline: PATIENCE, attempt_timeout: PATIENCE, ..ClientOptions::default() };
-    let client = Client::with_options([&args.url], options)?;
+    let client = args.nodes.client(PATIENCE)?;
     let replacement = match client.replace_member(&args.name, args.dry_run).await {
         Ok(answer) => answer.value,
         Err(ClientError::Reject(reject)) => {
             return Ok(Told { outcome: Outcome::Refused, replacement: None, reason: Some(reject.to_string()) });
         }
-        Err(error) => return Err(error).with_context(|| format!("no answer from {}", args.url)),
+        Err(error @ ClientError::NoQuorum(_)) => return Err(error).context(NO_MAJORITY),
+        Err(error @ ClientError::Unreachable(_)) => {
+            return Err(error).with_context(|| format!("no answer from {}", args.nodes));
+        }
+        Err(error) => return Err(error.into()),
     };
     let told = |outcome, replacement| Ok(Told { outcome, replacement: Some(replacement), reason: None });
     if args.dry_run {
@@ -122,51 +130,9 @@ async fn replace(args: &ReplaceArgs) -> anyhow::Result<Told> {
     if args.no_wait {
         return told(Outcome::Begun, replacement);
     }
-    let deadline = Instant::now() + Duration::from_secs(args.wait_s);
-    let mut last = replacement;
-    while Instant::now() < deadline {
-        // A node that does not answer for a moment is asked again.
-        if let Ok(view) = client.cluster().await {
-            match progress(&view.value, &last) {
-                Progress::Done => return told(Outcome::Replaced, last),
-                Progress::At(now) => {
-                    if !args.json && now != last {
-                        eprintln!("{}", step(&now, view.value.last));
-                    }
-                    last = now;
-                }
-                Progress::Unknown => {}
-            }
-        }
-        tokio::time::sleep(LOOK_PAUSE).await;
-    }
-    told(Outcome::NotYet, last)
-}
-
-enum Progress {
-    Done,
-    At(Replacement),
-    Unknown,
-}
-
-fn progress(view: &ClusterView, last: &Replacement) -> Progress {
-    if let Some(now) = view.replacements.iter().find(|now| now.name == last.name) {
-        return Progress::At(now.clone());
-    }
-    let member = view.members.iter().find(|member| member.member.name == last.name);
-    match member {
-        Some(member) if Some(member.member.id) == last.new_id => Progress::Done,
-        _ => Progress::Unknown,
-    }
-}
-
-fn step(replacement: &Replacement, last: u64) -> String {
-    match (replacement.stage, replacement.matched) {
-        (ReplacementStage::Waiting, _) => "it waits".to_owned(),
-        (ReplacementStage::CatchingUp, Some(matched)) => format!("it has {matched} of {last} log entries"),
-        (ReplacementStage::CatchingUp, None) => "it receives the data".to_owned(),
-        (ReplacementStage::TakingOver, _) => "it takes the vote over".to_owned(),
-    }
+    let say = |text: &str| eprintln!("{text}");
+    let (last, is_done) = follow(&args.nodes, replacement, Duration::from_secs(args.wait_s), say).await?;
+    told(if is_done { Outcome::Replaced } else { Outcome::NotYet }, last)
 }
 
 fn shown(args: &ReplaceArgs, told: &Told) -> String {
@@ -201,11 +167,20 @@ fn shown(args: &ReplaceArgs, told: &Told) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use clap::Parser;
+    use holdfast_client::ReplacementStage;
+
     use super::*;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReplaceArgs,
+    }
+
     fn args(dry_run: bool) -> ReplaceArgs {
-        let (name, url) = (NodeName::new("node-c").unwrap(), String::new());
-        ReplaceArgs { name, url, dry_run, no_wait: false, wait_s: 1, json: false }
+        let dry_run = if dry_run { &["--dry-run"][..] } else { &[] };
+        Line::parse_from([&["member", "node-c"], dry_run].concat()).args
     }
 
     #[test]

@@ -7,20 +7,21 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use holdfast_client::{
-    Client, ClientOptions, ClusterView, Directory, DiskSpace, MemberView, ReadMode, Replacement, ReplacementStage,
-};
+use holdfast_client::{ClusterView, Directory, DiskSpace, MemberView, ReadMode, Replacement, ReplacementStage};
 use holdfast_machine::{Evidence, Liveness, NodeName};
 use serde::Serialize;
 
-use super::{DEFAULT_URL, block_on};
+use super::block_on;
+use super::nodes::Nodes;
+
+/// For one node to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Which node is asked, and how it is shown.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The node's base URL
-    #[arg(long, default_value = DEFAULT_URL)]
-    url: String,
+    #[command(flatten)]
+    nodes: Nodes,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -33,7 +34,7 @@ struct Status {
 }
 
 pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let status = block_on(ask(&args.url)).with_context(|| format!("no status from {}", args.url))?;
+    let status = block_on(ask(&args.nodes)).with_context(|| format!("no status from {}", args.nodes))?;
     if args.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
     } else {
@@ -42,10 +43,8 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn ask(url: &str) -> anyhow::Result<Status> {
-    let patience = Duration::from_secs(3);
-    let options = ClientOptions { deadline: patience, attempt_timeout: patience, ..ClientOptions::default() };
-    let client = Client::with_options([url], options)?;
+async fn ask(nodes: &Nodes) -> anyhow::Result<Status> {
+    let client = nodes.client(PATIENCE)?;
     let cluster = client.cluster().await?.value;
     // As the node itself has it, so that there is an answer without a quorum too.
     let directory = client.shards(ReadMode::Stale).await?.value;

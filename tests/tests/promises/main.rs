@@ -26,6 +26,7 @@ mod outbox;
 mod overload;
 mod peers;
 mod quorum;
+mod replacing;
 mod sessions;
 mod timeouts;
 mod timers;
