@@ -13,6 +13,7 @@ fix:
     cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
     cargo fmt --all
     cargo fmt --manifest-path fuzz/Cargo.toml
+    cargo fmt --manifest-path bench/peers/Cargo.toml
 
 # unit, property and integration tests
 test:
@@ -53,6 +54,15 @@ api-fuzz *ARGS:
 # any bytes against everything that decodes some, 12 s a target or as many as are said (needs a nightly toolchain)
 fuzz *ARGS:
     scripts/fuzz.sh {{ ARGS }}
+
+# Holdfast and what a user would pick instead under the same load; without arguments into docs/benchmarks.md as well
+bench-peers *ARGS:
+    scripts/bench-peers.sh {{ ARGS }}
+
+# lints and tests of bench/peers, which is outside of the workspace; needs protoc, as `bench-peers` does
+verify-peers:
+    cargo clippy --manifest-path bench/peers/Cargo.toml --all-targets --locked -- -D warnings
+    cargo test --manifest-path bench/peers/Cargo.toml --release --locked
 
 # a cluster rolled from the version before to this one under load; builds that version first
 mixed-version *ARGS:

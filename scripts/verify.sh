@@ -26,6 +26,7 @@ scripts_parse() {
 check "scripts" scripts_parse
 check "format" cargo fmt --all --check
 check "format of fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
+check "format of bench/peers" cargo fmt --manifest-path bench/peers/Cargo.toml --check
 check "lints" cargo clippy --workspace --all-targets --locked --quiet --keep-going -- -D warnings
 check "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet --keep-going
 
