@@ -117,7 +117,7 @@ async fn replace(args: &ReplaceArgs) -> anyhow::Result<Told> {
         Err(ClientError::Reject(reject)) => {
             return Ok(Told { outcome: Outcome::Refused, replacement: None, reason: Some(reject.to_string()) });
         }
-        Err(error @ ClientError::NoQuorum(_)) => return Err(error).context(NO_MAJORITY),
+        Err(error) if ["no_quorum", "not_ready"].contains(&error.code()) => return Err(error).context(NO_MAJORITY),
         Err(error @ ClientError::Unreachable(_)) => {
             return Err(error).with_context(|| format!("no answer from {}", args.nodes));
         }
