@@ -87,6 +87,8 @@ fn fill(generation: &Generation, snapshot: &SnapshotFile, machine_version: u32) 
         let membership = frame::encode(FrameKind::Membership, membership);
         generation.tree.insert(keys::MEMBERSHIP.to_vec(), membership).map_err(unwritten)?;
     }
+    // Else the whole state would be gone through once more when it takes over, while nobody can read.
+    generation.tree.insert(keys::BUNDLED.to_vec(), Vec::new()).map_err(unwritten)?;
     let applied = frame::encode_value(FrameKind::Applied, &header.applied);
     generation.tree.insert(keys::INSTALLED.to_vec(), applied.clone()).map_err(unwritten)?;
     generation.tree.insert(keys::APPLIED.to_vec(), applied).map_err(unwritten)
