@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Bound;
 
-use holdfast_machine::{ArchiveError, ArchiveResult, bundle_key};
+use holdfast_machine::{ArchiveError, ArchiveResult, BUNDLED_BITS, bundle_key};
 use sled::IVec;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -133,7 +133,14 @@ pub(crate) fn behind(place: &[u8]) -> Vec<u8> {
 
 /// The writes by the places that they go to; `writes` are ascending by key.
 pub(crate) fn by_place<'a, 'b>(writes: &'a [Write<'b>]) -> impl Iterator<Item = &'a [Write<'b>]> {
-    writes.chunk_by(|one, other| place(one.key) == place(other.key))
+    writes.chunk_by(|one, other| share_a_bundle(one.key, other.key))
+}
+
+fn share_a_bundle(one: &[u8], other: &[u8]) -> bool {
+    let (Some((last, start)), Some((other_last, other_start))) = (one.split_last(), other.split_last()) else {
+        return false;
+    };
+    start == other_start && (last ^ other_last) & !BUNDLED_BITS == 0 && bundle_of(one).is_some()
 }
 
 /// Writes rows that have one place.
@@ -239,8 +246,8 @@ pub(crate) fn bundle_all(tree: &Tree) -> ArchiveResult<()> {
             }
         }
         let mut values = Vec::with_capacity(rows.len());
-        for Row { key, index, body } in rows {
-            values.push((key.clone(), index, Row { key, index, body }.value(tree)?));
+        for row in rows {
+            values.push((row.key.clone(), row.index, row.value(tree)?));
         }
         let writes: Vec<_> =
             values.iter().map(|(key, index, value)| Write { key, index: *index, value: Some(value) }).collect();
