@@ -339,4 +339,4 @@ pub(crate) fn take_lock_if_any(disk: &dyn Disk, path: &Path) -> Result<Option<Bo
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

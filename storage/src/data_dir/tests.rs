@@ -16,7 +16,7 @@ fn expected(cluster: &str, node: u64) -> Expected {
 }
 
 /// All files below `dir` with their contents.
-fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

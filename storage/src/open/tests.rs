@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::*;
+use crate::data_dir::tests::contents;
 use crate::ids::{LogId, LogRecord};
 use holdfast_machine::Archive;
 
@@ -186,19 +187,6 @@ fn on_a_disk_in_memory_appends_wait_until_the_log_is_driven() {
     let refused = storage.log.save_vote(crate::Vote { term: 1, node: 1, committed: false });
     assert!(refused.is_err() && disk.has_stopped());
     drop(storage);
-}
-
-/// All files below `dir` with their contents.
-fn contents(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
-    let mut all = BTreeMap::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => all.extend(contents(&path)),
-            false => drop(all.insert(path.clone(), fs::read(&path).unwrap())),
-        }
-    }
-    all
 }
 
 #[test]
